@@ -18,7 +18,8 @@ made during the test. For a Flask app that is made on import, put the URL into t
 
 Without ``with`` it is held until ``release()`` or the end of the test. It uses the store of the
 current Flask app, else that of Django, else that of ``lockkit.connect()``; ``app=``, ``client=``
-and ``alias=`` choose another.
+and ``alias=`` choose another. ``kind=`` and ``permits=`` are those of ``multi``, and each call
+holds one permit.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from lockkit.leases.client import LockClient
     from lockkit.model.types import Request
     from lockkit.stores.contract import Store
+
+    _Client = LockClient | AsyncLockClient
 
 __all__ = ["HeldLock", "HoldLock", "hold_lock", "lockkit_memory"]
 
@@ -77,10 +80,15 @@ class HoldLock(Protocol):
         name: str,
         *,
         alias: str = "default",
-        client: LockClient | AsyncLockClient | None = None,
+        client: _Client | None = None,
         app: Flask | None = None,
+        kind: str = "mutex",
+        permits: int | None = None,
     ) -> HeldLock:
-        """Hold a name. Raises LockHeld if somebody has it, ConfigurationError, BackendError."""
+        """Hold a name. Raises LockHeld if somebody has it, ConfigurationError, BackendError.
+
+        kind: "mutex", "reentrant", "read", "write", or "semaphore" with ``permits``, of which this
+        holds one: what the code under test asks for, which raises KindMismatch for another."""
 
 
 @pytest.fixture
@@ -92,10 +100,13 @@ def hold_lock() -> Iterator[HoldLock]:
             name: str,
             *,
             alias: str = "default",
-            client: LockClient | AsyncLockClient | None = None,
+            client: _Client | None = None,
             app: Flask | None = None,
+            kind: str = "mutex",
+            permits: int | None = None,
         ) -> HeldLock:
-            held = HeldLock(_store(alias, client, app), name)
+            found = _client(alias, client, app)
+            held = HeldLock(found.store, _request(found, name, kind, permits))
             stack.callback(held.release)
             return held
 
@@ -105,19 +116,19 @@ def hold_lock() -> Iterator[HoldLock]:
 class HeldLock:
     """A name that another process holds, as far as the code under test can see."""
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: Store, request: Request) -> None:
         from lockkit.model.errors import LockHeld
         from lockkit.model.types import Busy, Grant, Owner
         from lockkit.runtime.run import run
 
         self._store = store
         self._wire = store.wire()
-        self._request = _request(name)
-        reply = run(store.acquire(self._request), self._wire)
+        self._request = request
+        self.name = name = request.name
+        reply = run(store.acquire(request), self._wire)
         if not isinstance(reply, Grant):
             holder = Owner.decode(reply.holder) if isinstance(reply, Busy) else None
             raise LockHeld(f"{name!r} is held already, by {holder}", name=name, holder=holder)
-        self.name = name
         self.fencing_token = reply.fence
         self.released = False
 
@@ -138,18 +149,33 @@ class HeldLock:
         self.release()
 
 
-def _request(name: str) -> Request:
+def _request(client: _Client, name: str, kind: str, permits: int | None) -> Request:
+    from lockkit.leases.lock import REENTERED
+    from lockkit.model.checks import check_kind
     from lockkit.model.names import check_name
-    from lockkit.model.types import Owner, Request
+    from lockkit.model.types import Kind, Owner, Request
     from lockkit.runtime.process import new_token
+    from lockkit.stores.contract import Reentrant
 
+    check_kind(kind, permits)
+    usage = client._usage(kind, {}, permits or 0)
+    if usage.kind is Kind.REENTRANT and not isinstance(client.store, Reentrant):
+        usage = usage._replace(kind=Kind.MUTEX)
     owner = Owner("another-host", 1, "MainThread", "hold_lock")
-    return Request(check_name(name), new_token(), HELD_SECONDS, owner.encode())
+    return Request(
+        check_name(name),
+        new_token(),
+        HELD_SECONDS,
+        owner.encode(),
+        kind=usage.kind,
+        permits=usage.permits,
+        shared=usage.shared,
+        entrant=new_token() if usage.kind in REENTERED else "",
+    )
 
 
-def _store(alias: str, client: LockClient | AsyncLockClient | None, app: Flask | None) -> Store:
-    found = client or _flask_client(alias, app) or _django_client(alias) or _default_client(alias)
-    return found.store
+def _client(alias: str, client: _Client | None, app: Flask | None) -> _Client:
+    return client or _flask_client(alias, app) or _django_client(alias) or _default_client(alias)
 
 
 def _default_client(alias: str = "default") -> LockClient:

@@ -117,6 +117,86 @@ def test_a_client_of_any_store(project: pytest.Pytester) -> None:
     passes(project, 2)
 
 
+def test_other_kinds_of_locks(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        """
+        import asyncio
+        import lockkit
+        import lockkit.aio
+        import pytest
+
+        @pytest.fixture(params=["memory", "sqlite"])
+        def url(request, tmp_path):
+            path = f"{tmp_path}/locks.sqlite3"
+            return {"memory": f"memory://{path}", "sqlite": f"sqlite:///{path}"}[request.param]
+
+        @pytest.fixture
+        def locks(url):
+            with lockkit.connect(url) as client:
+                yield client
+
+        def test_reentrant(locks, hold_lock):
+            lock = locks.lock("a", reentrant=True)
+            with hold_lock("a", kind="reentrant", client=locks) as held:
+                assert lock.try_acquire() is None
+                with pytest.raises(lockkit.LockHeld):
+                    hold_lock("a", kind="reentrant", client=locks)
+                assert held.release()
+            lock.try_acquire().release()
+
+        def test_a_permit_each(locks, hold_lock):
+            semaphore = locks.semaphore("a", 2)
+            with hold_lock("a", kind="semaphore", permits=2, client=locks):
+                semaphore.try_acquire().release()
+                with hold_lock("a", kind="semaphore", permits=2, client=locks):
+                    assert semaphore.try_acquire() is None
+
+        def test_readers_and_a_writer(locks, hold_lock):
+            lock = locks.rwlock("a")
+            with hold_lock("a", kind="read", client=locks):
+                lock.read().try_acquire().release()
+                assert lock.write().try_acquire() is None
+            with hold_lock("a", kind="write", client=locks):
+                assert lock.read().try_acquire() is None
+
+        def test_of_asyncio(url, hold_lock):
+            async def play():
+                async with lockkit.aio.connect(url) as locks:
+                    with hold_lock("a", kind="reentrant", client=locks):
+                        assert await locks.lock("a", reentrant=True).try_acquire() is None
+
+            asyncio.run(play())
+
+        def test_wrong_kinds(locks, hold_lock):
+            for wrong in ({"kind": "rw"}, {"permits": 2}, {"kind": "semaphore"}):
+                with pytest.raises(lockkit.ConfigurationError):
+                    hold_lock("a", client=locks, **wrong)
+            assert not [*locks.holders()]
+        """
+    )
+    passes(project, 10)
+
+
+def test_where_locks_are_reentrant_within_a_process_only(
+    project: pytest.Pytester, postgres_url: str
+) -> None:
+    project.makepyfile(
+        f"""
+        import lockkit
+        import pytest
+
+        def test_busy(hold_lock):
+            with lockkit.connect("{postgres_url}?mode=advisory") as locks:
+                with hold_lock("a", kind="reentrant", client=locks):
+                    assert locks.lock("a", reentrant=True).try_acquire() is None
+                locks.lock("a", reentrant=True).try_acquire().release()
+                with pytest.raises(lockkit.UnsupportedCapability):
+                    hold_lock("a", kind="read", client=locks)
+        """
+    )
+    passes(project, 1)
+
+
 DJANGO_SETTINGS = """
 SECRET_KEY = "for tests only"
 ROOT_URLCONF = "urls"
