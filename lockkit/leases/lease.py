@@ -228,15 +228,14 @@ class BaseLease:
         self._hold.unshare(self)
         return True
 
-    def _tell_when_lost(self, on_lost: Callable[[Any], object] | None) -> bool:
-        """Have it told; of leases that share a claim, each. Whether it wants to be told."""
+    def _tell_when_lost(self, on_lost: Callable[[Any], object] | None) -> None:
+        """Have it told; of leases that share a claim, each."""
         if on_lost is None:
-            return False
+            return
         hold = self._hold
         if hold.on_lost is None:
             hold.on_lost = {}
         hold.on_lost[id(self)] = _Notice(weakref.ref(self), on_lost)
-        return True
 
     def _finish(self) -> bool:
         """Whether this call is the first release."""

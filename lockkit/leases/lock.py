@@ -189,9 +189,9 @@ class BaseLock(Generic[AnyLease]):
         try:
             if lease._entry.is_too_short(self.ttl):
                 yield from lease._extending(self.ttl)
-            is_longer = lease._entry.extended(self.ttl)
-            if lease._tell_when_lost(self.on_lost) or is_longer:
-                client._watchdog.watch(lease._hold)
+            lease._entry.renew_for(self.ttl)
+            lease._tell_when_lost(self.on_lost)
+            client._watchdog.watch(lease._hold)  # also if a close has ended that
         except BaseException:  # interrupted as well: nobody would leave this entry
             lease._disown()
             yield from lease._releasing()

@@ -37,12 +37,10 @@ class Entry:
         renewed = ttl <= self.hold.ttl and self.hold.renewable(moment)
         return not renewed and moment + ttl > self.hold.deadline
 
-    def extended(self, ttl: float) -> bool:
-        """It is renewed for at least so long from now on; whether that is longer than before."""
-        is_longer = ttl > self.hold.ttl
-        if is_longer:
+    def renew_for(self, ttl: float) -> None:
+        """It is renewed for at least so long from now on."""
+        if ttl > self.hold.ttl:
             self.hold.renew_to(ttl, now())
-        return is_longer
 
 
 def takers(leases: Iterable[object]) -> set[str]:

@@ -13,6 +13,7 @@ import lockkit
 from lockkit import aio
 from lockkit.runtime import process
 from lockkit.runtime.schedule import RETRY
+from lockkit.testing.blocking import Api, BlockingClient, connect
 from lockkit.testing.conformance.base import eventually
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
@@ -51,6 +52,19 @@ async def test_so_does_an_asynchronous_one(redis_url: str, connections: Callable
     async with locks.lock("a") as lease:
         lease.check()
     await locks.close()
+
+
+@pytest.mark.parametrize("api", ["sync", "async"])
+def test_what_is_entered_again_after_the_close_is_renewed_again(api: Api, redis_url: str) -> None:
+    locks = connect(api, redis_url, ttl=6.0)
+    lock = locks.lock("a", reentrant=True, owner="nightly")
+    with lock.acquire() as outer:
+        locks.close()
+        with lock.acquire() as inner:
+            eventually(lambda: inner.remaining() < 5)
+            eventually(lambda: inner.remaining() > 5, seconds=9)
+            assert inner.fencing_token == outer.fencing_token
+    locks.stop() if isinstance(locks, BlockingClient) else locks.close()
 
 
 @pytest.mark.parametrize("store", ["redis", "sqlite"])
