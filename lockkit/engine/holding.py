@@ -123,6 +123,7 @@ def extend(store: Store, hold: Hold, ttl: float, now: Clock = clock.now) -> Step
     try:
         (renewal,) = yield from store.extend(requests)
     except BackendError as error:
+        error.about(hold.name)
         if not broke_off(error, now() - sent):
             raise
         sent = now()
@@ -171,6 +172,7 @@ def downgrade(store: Store, hold: Hold, now: Clock = clock.now) -> Step[None]:
     try:
         found = yield from store.acquire(poll)
     except BackendError as error:
+        error.about(hold.name)
         if not broke_off(error, now() - sent):
             raise
         try:

@@ -149,6 +149,25 @@ def test_of_several_one_is_gone_and_another_cannot_be_told(
     assert any("release of 'a' not confirmed" in said for said in caplog.messages)
 
 
+def test_a_step_that_fails_names_its_lock(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    locks = client(LONG)
+
+    def fails(_: object) -> Step[Any]:
+        raise BackendUnavailable("it is away")
+
+    with locks.rwlock("a").write().acquire() as lease, locks.multi("b", "c").acquire() as leases:
+        for way, step, name in (
+            ("extend", lease.extend, "a"),
+            ("acquire", lease.downgrade, "a"),
+            ("extend", leases.extend, "b"),
+        ):
+            with monkeypatch.context() as patch:
+                patch.setattr(locks.store, way, fails)
+                with pytest.raises(BackendUnavailable) as error:
+                    step()
+            assert error.value.name == name
+
+
 def test_a_release_that_fails_names_its_lock(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
