@@ -62,11 +62,16 @@ class OwnConnections:
 
     def __init__(self, make: Maker) -> None:
         self.fresh = make
+        self._idle: deque[Connection] = deque()
         self._forget()
         process.after_fork(self._forget)
 
     def _forget(self) -> None:
-        self._idle: deque[Connection] = deque()
+        """In a forked child: what is its parent's stays open there."""
+        for inherited in self._idle:
+            if inherited._sock is not None:
+                inherited._sock.close()
+        self._idle = deque()
         self.give: Callable[[Connection], None] = self._idle.append
 
     def take(self) -> Connection:
