@@ -148,6 +148,9 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
     def _lease(self, hold: Hold, entry: Entry | None = None) -> AsyncLease:
         return AsyncLease(self, hold, entry)
 
+    async def _await_left_over(self, error: type[BaseException] | None) -> None:
+        """For adapters: wait for what a block has begun and not awaited to its end."""
+
 
 class AsyncLock(TaskLock["AsyncLease"], BaseLock["AsyncLease"]):
     """A claim on a name, to be made any number of times, by any task. Holds nothing itself."""

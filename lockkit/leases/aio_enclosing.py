@@ -6,7 +6,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar, TypeVar, Unpack
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from lockkit.leases.aio_client import AsyncLease, AsyncLock, AsyncLockClient
 from lockkit.leases.enclosing import C, ClientsByAlias, takers_of_others
@@ -94,7 +94,6 @@ class _AsyncFreeLock(AsyncLock):
 class AsyncEnclosingClient(AsyncLockClient):
     """The async twin of ``EnclosingClient``. ``until`` is refused."""
 
-    _lock_class: ClassVar[type[AsyncEnclosingLock]] = AsyncEnclosingLock
     _own_options = TransactionOptions.__optional_keys__
 
     if TYPE_CHECKING:
@@ -130,7 +129,7 @@ class AsyncEnclosingClient(AsyncLockClient):
     ) -> Callable[..., AsyncLock]:
         check_in_atomic(in_atomic)
         only_blocking(until)
-        return self._lock_class if in_atomic == "refuse" else _AsyncFreeLock
+        return AsyncEnclosingLock if in_atomic == "refuse" else _AsyncFreeLock
 
 
 class AsyncClientsByAlias(PerLoop[A]):

@@ -160,7 +160,10 @@ class TaskLock(Generic[L]):
         traceback: TracebackType | None,
     ) -> None:
         lease = _leave(self._entered, _task())
-        await self._client.perform(lease._leaving(kind))
+        try:
+            await self._client._await_left_over(kind)
+        finally:
+            await self._client.perform(lease._leaving(kind))
 
 
 class ThreadLease(_Lease):
@@ -228,7 +231,10 @@ class TaskLease(_Lease):
         traceback: TracebackType | None,
     ) -> None:
         """Release. Raises LeaseLost if the lease was lost while the body went through."""
-        await self._client.perform(self._leaving(kind))
+        try:
+            await self._client._await_left_over(kind)
+        finally:
+            await self._client.perform(self._leaving(kind))
 
 
 def _task() -> int:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import AsyncToSync, SyncToAsync, sync_to_async
 
 from lockkit.leases.aio_client import AsyncLease
-from lockkit.leases.aio_enclosing import AsyncEnclosingClient, AsyncEnclosingLock
+from lockkit.leases.aio_enclosing import AsyncEnclosingClient
 from lockkit.leases.enclosing import EnclosingClient
 from lockkit.leases.lease import give_back, give_back_async
 from lockkit.leases.multi import AsyncMultiLease
@@ -22,7 +22,6 @@ from lockkit_django.leases.until import of_orders, open_transactions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from lockkit.leases.until import Transaction
     from lockkit.web.view_lock import AnyAsyncLease, AnyLease
@@ -43,26 +42,8 @@ class DjangoLockClient(EnclosingClient):
         return of_orders() if ORDER.get() is not None else ()
 
 
-class _AsyncDjangoLock(AsyncEnclosingLock):
-    __slots__ = ()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            if kind is not None:  # a query that was cancelled goes on in its thread
-                await to_its_end(until_thread_is_idle())
-        finally:
-            await super().__aexit__(kind, error, traceback)
-
-
 class AsyncDjangoLockClient(AsyncEnclosingClient):
     """The async twin of ``DjangoLockClient``."""
-
-    _lock_class = _AsyncDjangoLock
 
     @staticmethod
     async def _refuse(name: str) -> None:
@@ -73,10 +54,14 @@ class AsyncDjangoLockClient(AsyncEnclosingClient):
     def _in_order() -> bool:
         return getattr(ORDER.get(), "is_open", False)
 
+    async def _await_left_over(self, error: type[BaseException] | None) -> None:
+        if error is not None or has_own_thread():
+            await to_its_end(until_thread_is_idle())
+
 
 async def give_back_from_loop(lease: AnyLease | AnyAsyncLease, *, when_idle: bool = False) -> None:
-    """One of a blocking client's in a thread: the loop does not wait. ``when_idle``: a view that
-    was cancelled may have left a query behind, which goes on in its thread."""
+    """One of a blocking client's in a thread: the loop does not wait. ``when_idle``: the view may
+    have left a query behind, which goes on in its thread."""
     try:
         if when_idle:
             await until_thread_is_idle()
@@ -91,6 +76,15 @@ async def until_thread_is_idle() -> None:
     """Wait until the thread with this request's connections has done what it was told.
 
     A ``sync_to_async`` that is cancelled ends at once, and its function runs on: it may be about
-    to COMMIT.
+    to COMMIT. The cancellation may be caught, such as that of ``asyncio.timeout``.
     """
     await sync_to_async(bool, thread_sensitive=True)()
+
+
+def has_own_thread() -> bool:
+    """Whether the thread with this task's connections works for one request, or for one call of
+    ``async_to_sync``. All other tasks of a process share one: what another task does in it may
+    wait for the very lock that is to be released."""
+    if SyncToAsync.thread_sensitive_context.get(None) is not None:
+        return True
+    return getattr(AsyncToSync.executors, "current", None) is not None

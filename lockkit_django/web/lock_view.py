@@ -24,7 +24,7 @@ from lockkit.web.refusal import refusal_of
 from lockkit.web.view_lock import ViewLock, mark, request_label
 from lockkit_django.conf import view_settings
 from lockkit_django.leases.aliases import alocks, locks
-from lockkit_django.leases.client import give_back_from_loop
+from lockkit_django.leases.client import give_back_from_loop, has_own_thread
 from lockkit_django.leases.transactions import (
     Exempt,
     atomic_blocks,
@@ -165,7 +165,7 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
             vars(call.http).update(before)
             if stays:
                 setattr(call.http, STAYS, True)
-        await call.give_back(lease)
+        await call.give_back(lease, when_idle=not call.in_thread and has_own_thread())
         return response
 
     async def _run_in_order(self, call: _Call, lease: AnyLease | AnyAsyncLease) -> Any:
