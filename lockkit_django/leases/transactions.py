@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 from django.core.signals import request_started
 from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from lockkit.leases.until import NUMBERED
 from lockkit.model.errors import OpenTransaction
@@ -26,7 +28,6 @@ from lockkit.model.errors import OpenTransaction
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from django.db.backends.base.base import BaseDatabaseWrapper
     from django.http import HttpRequest
 
 NOTED = "_lockkit_noted"
@@ -211,6 +212,12 @@ def is_aborted(connection: BaseDatabaseWrapper) -> bool:
         return False
     info = getattr(connection.connection, "info", None)
     return getattr(info, "transaction_status", None) == IN_ERROR
+
+
+def is_of_hook(error: BaseException) -> bool:
+    """Whether a hook of ``on_commit`` has raised it: then the COMMIT is through."""
+    hooks = BaseDatabaseWrapper.run_and_clear_commit_hooks.__code__
+    return any(frame.f_code is hooks for frame, _ in walk_tb(error.__traceback__))
 
 
 def note_changes(connection: BaseDatabaseWrapper) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError, InterfaceError, OperationalError
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.http import Http404
 
 from lockkit.orders import refusals
@@ -54,12 +53,6 @@ def is_of_check(error: BaseException) -> bool:
     if not modules or modules[-1] not in CHECKS:
         return False
     return all(module.partition(".")[0] in AROUND_VIEWS for module in modules)
-
-
-def is_of_hook(error: BaseException) -> bool:
-    """Whether a hook of ``on_commit`` has raised it: then the COMMIT is through."""
-    hooks = BaseDatabaseWrapper.run_and_clear_commit_hooks.__code__
-    return any(frame.f_code is hooks for frame, _ in walk_tb(error.__traceback__))
 
 
 def is_made_by_drf(response: HttpResponseBase) -> bool:

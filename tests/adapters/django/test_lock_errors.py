@@ -9,14 +9,16 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, override_settings
 from django.urls import path
+from django_project.shop.models import Sale
 from rest_framework.decorators import api_view
 
 import lockkit
 from lockkit.testing.plugin import HoldLock
-from lockkit_django import alocks, locks
+from lockkit_django import alocks, lock_view, locks
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -48,6 +50,17 @@ def down(request: HttpRequest) -> HttpResponse:
     raise lockkit.BackendUnavailable("the store cannot be reached", name=NAME)
 
 
+def in_a_hook(request: HttpRequest) -> HttpResponse:
+    Sale.objects.create(sku="A1")
+    transaction.on_commit(lambda: locks["default"].lock(NAME, timeout=0).acquire().release())
+    return HttpResponse("sold")
+
+
+@lock_view("sales")
+def in_a_hook_of_a_locked_view(request: HttpRequest) -> HttpResponse:
+    return in_a_hook(request)
+
+
 def by_hand_api(request: Any) -> Any:
     return by_hand(request)
 
@@ -65,7 +78,15 @@ class Apologise:
         return HttpResponse(f"sorry: {type(error).__name__}", status=418)
 
 
-VIEWS = [by_hand, by_hand_async, waits, loses, down]
+VIEWS = [
+    by_hand,
+    by_hand_async,
+    waits,
+    loses,
+    down,
+    in_a_hook,
+    in_a_hook_of_a_locked_view,
+]
 
 
 @pytest.fixture(autouse=True)
@@ -114,6 +135,13 @@ def test_a_store_that_is_down_is_503(caplog: pytest.LogCaptureFixture) -> None:
         response = Client().get("/down")
     assert (response.status_code, response.json()["code"]) == (503, "lock-store-unavailable")
     assert f"GET /down gets 503 lock-store-unavailable for {NAME!r}: the store" in caplog.text
+
+
+@pytest.mark.parametrize("view", [in_a_hook, in_a_hook_of_a_locked_view])
+def test_after_the_commit_nobody_is_told_to_try_again(view: Any, atomic_requests: None) -> None:
+    with locks["default"].lock(NAME):
+        response = Client(raise_request_exception=False).post(f"/{view.__name__}")
+    assert (response.status_code, Sale.objects.count()) == (500, 1)
 
 
 def test_a_lost_lease_stays_an_error() -> None:
