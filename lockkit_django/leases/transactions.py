@@ -42,6 +42,9 @@ IN_ERROR = 3
 OURS = "_lockkit_atomic_blocks"
 """Attribute of a request: the blocks that lock_view has opened for it."""
 
+HOOKS = "_lockkit_commit_hooks"
+"""Attribute of a request: by alias, the hooks of ``on_commit`` of a block that is suspended."""
+
 
 class OrderBlock(transaction.Atomic):
     """That of an order, which begins before the view and commits long after it."""
@@ -99,6 +102,7 @@ def atomic_blocks(request: HttpRequest, aliases: Sequence[str], *, durable: bool
         blocks = [transaction.Atomic(alias, savepoint=True, durable=durable) for alias in aliases]
         for alias, block in zip(aliases, blocks, strict=True):
             stack.enter_context(block)
+            _put_hooks_back(request, connections[alias])
             note_changes(connections[alias])
         setattr(request, OURS, (*before, *blocks))
         try:
@@ -112,11 +116,14 @@ class request_blocks_suspended:  # noqa: N801  for ``with``
 
     They are there when the lock is inside the callback that the handler made atomic: on a method
     of a class view, below ``@api_view``, on an action, or inside another ``lock_view``. They are
-    opened again at the end. Raises OpenTransaction if something was changed in one of them, which
-    would be committed before the view is, or if it keeps a lease, which would be given back.
+    opened again at the end. Hooks of ``on_commit`` go with the view's own transaction, if it has
+    one. Raises OpenTransaction if something was changed in one of them, which would be committed
+    before the view is, if it is to be rolled back, or if it keeps a lease, which would be given
+    back.
     """
 
     def __init__(self, request: HttpRequest) -> None:
+        self._request = request
         self._blocks = [
             (connection, blocks[0])
             for connection in opened()
@@ -133,7 +140,8 @@ class request_blocks_suspended:  # noqa: N801  for ``with``
                     f"made that, such as on the view itself instead of its method, or let the view "
                     f"be @transaction.non_atomic_requests(using={connection.alias!r})"
                 )
-        for _, block in self._blocks:
+        for connection, block in self._blocks:
+            _set_hooks_aside(self._request, connection)
             block.__exit__(None, None, None)
 
     def __exit__(self, *_: object) -> None:
@@ -141,7 +149,21 @@ class request_blocks_suspended:  # noqa: N801  for ``with``
             if is_aborted(connection):  # an order's, which is still open, and takes no SAVEPOINT
                 connection.needs_rollback = True
             block.__enter__()
+            _put_hooks_back(self._request, connection)
             note_changes(connection)
+
+
+def _set_hooks_aside(request: HttpRequest, connection: BaseDatabaseWrapper) -> None:
+    """The block's own, not those of the test around it: its COMMIT would run them too early."""
+    savepoint = {*connection.savepoint_ids[-1:]}  # none: it is the outermost block
+    hooks = connection.run_on_commit
+    vars(request).setdefault(HOOKS, {})[connection.alias] = [h for h in hooks if savepoint <= h[0]]
+    connection.run_on_commit = [hook for hook in hooks if not savepoint <= hook[0]]
+
+
+def _put_hooks_back(request: HttpRequest, connection: BaseDatabaseWrapper) -> None:
+    for _, hook, robust in vars(request).get(HOOKS, {}).pop(connection.alias, ()):
+        connection.on_commit(hook, robust)
 
 
 def _belongs_to(request: HttpRequest, connection: BaseDatabaseWrapper, block: object) -> bool:
@@ -172,6 +194,8 @@ def what_may_not_end(connection: BaseDatabaseWrapper) -> str:
     keeper = vars(connection).get(KEEPER)
     if keeper is not None and keeper.holds():
         return "a lock until its COMMIT"
+    if connection.in_atomic_block and connection.needs_rollback:
+        return "a rollback that is due (set_rollback, or an error of a query)"
     if not has_written(connection):
         return ""
     tells = connection.vendor in {"postgresql", "sqlite"}

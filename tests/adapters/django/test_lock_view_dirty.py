@@ -7,12 +7,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from types import FrameType
+from typing import Any
 
 import pytest
 from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory, override_settings
-from django_project.dirty import OF_POSTGRESQL, READS, WRITES
+from django_project.dirty import OF_POSTGRESQL, READS, WRITES, Broken
 from django_project.servers import KINDS, place
 from django_project.shop.models import Sale
 from orders_django import mysql
@@ -80,6 +81,46 @@ def test_who_has_only_read_gets_the_lock(what: str, view: str, using: str) -> No
 def test_a_lease_until_the_commit_is_not_given_back_by_a_lock_inside(using: str) -> None:
     """The code above still counts on it."""
     refused(f"/dirty/{using}/keeps-a-lease", "a lock until its COMMIT")
+    assert skus(using) == ["first"]
+
+
+def test_a_hook_of_before_runs_after_the_commit_of_the_view(using: str) -> None:
+    assert Client().post(f"/dirty/{using}/hooks").content == b"True"
+    assert skus(using) == ["first", "view", "hook"]
+
+
+def test_it_does_not_run_if_the_view_is_rolled_back(using: str) -> None:
+    with pytest.raises(Broken):
+        Client().post(f"/dirty/{using}/hooks?raise=1")
+    assert Client().post(f"/dirty/{using}/hooks?set_rollback=1").status_code == 200
+    assert skus(using) == ["first"]
+
+
+@override_settings(LOCKKIT_VIEWS={"TIMEOUT": 0})
+def test_it_is_not_lost_if_the_lock_is_refused(using: str) -> None:
+    """The answer is one that Django commits."""
+    with locks["default"].lock("stock"):
+        assert Client().post(f"/dirty/{using}/hooks").status_code == 423
+    assert skus(using) == ["first", "hook"]
+
+
+@pytest.mark.django_db(transaction=False)
+def test_in_a_testcase_it_is_captured_only_if_the_view_is_not_rolled_back(
+    atomic_requests: None, django_capture_on_commit_callbacks: Any
+) -> None:
+    urls = {"ROOT_URLCONF": "django_project.dirty", "LOCKKIT": {"default": "memory://"}}
+    with override_settings(**urls), django_capture_on_commit_callbacks() as hooks:
+        transaction.on_commit(list)  # the test's own
+        with pytest.raises(Broken):
+            Client().post("/dirty/default/hooks?raise=1")
+    assert hooks == [list]
+    with override_settings(**urls), django_capture_on_commit_callbacks() as hooks:
+        Client().post("/dirty/default/hooks")
+    assert len(hooks) == 1
+
+
+def test_a_transaction_that_is_to_be_rolled_back_is_not_committed(using: str) -> None:
+    refused(f"/dirty/{using}/marks", "a rollback that is due")
     assert skus(using) == ["first"]
 
 

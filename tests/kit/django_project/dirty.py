@@ -18,6 +18,10 @@ from lockkit_django import lock_view, locks
 Before = Callable[[str], object]
 
 
+def _create(sku: str, using: str) -> None:
+    Sale.objects.using(using).create(sku=sku)
+
+
 def _execute(sql: str) -> Before:
     def execute(using: str) -> None:
         with connections[using].cursor() as cursor:
@@ -53,7 +57,14 @@ OF_POSTGRESQL: dict[str, Before] = {
 KEEPS: dict[str, Before] = {
     "keeps-a-lease": lambda _: locks["default"].lock("shop", until="commit").acquire(),
 }
-BEFORE = {**READS, **WRITES, **OF_POSTGRESQL, **KEEPS}
+ENDS: dict[str, Before] = {
+    "hooks": lambda using: transaction.on_commit(lambda: _create("hook", using), using),
+    "marks": lambda using: transaction.set_rollback(True, using),
+}
+BEFORE = {**READS, **WRITES, **OF_POSTGRESQL, **KEEPS, **ENDS}
+
+
+class Broken(Exception): ...
 
 
 class Dirty(View):
@@ -63,7 +74,11 @@ class Dirty(View):
 
     @lock_view("stock")
     def post(self, request: HttpRequest, using: str, what: str) -> HttpResponse:
-        Sale.objects.using(using).create(sku="view")
+        _create("view", using)
+        if "raise" in request.GET:
+            raise Broken
+        if "set_rollback" in request.GET:
+            transaction.set_rollback(True, using)
         return HttpResponse(str(connections[using].in_atomic_block))
 
 
