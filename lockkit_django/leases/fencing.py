@@ -39,7 +39,9 @@ class FencedQuerySet(models.QuerySet[M]):
         ``create()``, ``get_or_create()`` and ``bulk_create()`` give new rows the lease's token; a
         row that is not there remembers none, so they are refused to nobody. ConfigurationError:
         ``update_or_create()`` and ``bulk_create(update_conflicts=True)``, which would write over
-        what is there. ``save()`` of the instances is not fenced; nor does it lower the fence.
+        what is there. What ``&``, ``|`` and ``^`` make has the lease of either side;
+        ConfigurationError for two leases, or if Django makes a plain query set. ``save()`` of the
+        instances is not fenced; nor does it lower the fence.
         """
         clone = self.all()
         clone._lease = lease
@@ -146,6 +148,33 @@ class FencedQuerySet(models.QuerySet[M]):
         size = connection.ops.bulk_batch_size([pk, pk], keys) or 1
         return [self.filter(pk__in=keys[i : i + size]) for i in range(0, len(keys) or 1, size)]
 
+    def __and__(self, other: Any) -> Self:
+        return self._in_one_name(other, super().__and__(other))
+
+    def __or__(self, other: Any) -> Self:
+        return self._in_one_name(other, super().__or__(other))
+
+    def __xor__(self, other: Any) -> Self:
+        return self._in_one_name(other, super().__xor__(other))
+
+    def _in_one_name(self, other: Any, combined: Self) -> Self:
+        """With the lease that either has: Django makes it of one of them, or anew."""
+        found = (self._lease, getattr(other, "_lease", None))
+        leases = [lease for lease in found if lease is not None]
+        if not leases:
+            return combined
+        if leases[0] is not leases[-1] or not isinstance(combined, FencedQuerySet):
+            raise _keeps_no_lease()
+        return combined.fenced(leases[0])
+
+    def _below_another(self, other: object) -> Any:
+        """``other`` is of a class of Django's, and would make one of its own."""
+        if self._lease is None:
+            return NotImplemented
+        raise _keeps_no_lease()
+
+    __rand__ = __ror__ = __rxor__ = _below_another
+
     def _clone(self) -> Self:
         clone: Self = super()._clone()  # type: ignore[misc]
         clone._lease = self._lease
@@ -207,6 +236,13 @@ class FencedModel(models.Model):
 
     class Meta:
         abstract = True
+
+
+def _keeps_no_lease() -> ConfigurationError:
+    return ConfigurationError(
+        "the query set that & | ^ makes of these would not write in the name of the lease: "
+        "combine them first, and call fenced(lease) last"
+    )
 
 
 def _overwrites(method: str) -> ConfigurationError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from lockkit.model.errors import ConfigurationError, LeaseLost
 from lockkit_django import locks
 
 pytestmark = pytest.mark.django_db
+
+Combined = Callable[[Any, Any], Any]
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +50,50 @@ def test_a_stale_holder_is_refused(stale: Lease, later: Lease) -> None:
     with pytest.raises(LeaseLost):
         Stock.objects.filter(sku="a").fenced(stale).update(count=F("count") - 1)
     assert count("a") == 8
+
+
+COMBINED: dict[str, Combined] = {
+    "or": lambda rows, fenced: rows | fenced,
+    "or-fenced-first": lambda rows, fenced: fenced | rows,
+    "and": lambda rows, fenced: rows & fenced,
+    "xor": lambda rows, fenced: rows.none() ^ fenced,
+    "none-of-it": lambda rows, fenced: fenced.none() | rows,
+    "and-none-of-it": lambda rows, fenced: rows & (fenced.none() | rows),
+    "none-else": lambda rows, fenced: rows.none() | fenced,
+}
+
+
+@pytest.mark.parametrize("how", COMBINED)
+def test_a_combination_has_the_lease_of_either_side(how: str, stale: Lease, later: Lease) -> None:
+    Stock.objects.fenced(later).update(count=8)
+    combined = COMBINED[how](Stock.objects.all(), Stock.objects.fenced(stale))
+    with pytest.raises(LeaseLost):
+        combined.update(count=5)
+    assert (count("a"), count("b")) == (8, 8)
+    assert COMBINED[how](Stock.objects.all(), Stock.objects.fenced(later)).update(count=7) == 2
+
+
+UNCLEAR: dict[str, Combined] = {
+    "two-leases": lambda later, fenced: later | fenced,
+    "a-slice": lambda later, fenced: fenced[:1] | Stock.objects.all(),
+    "another-class-after-it": lambda later, fenced: fenced.none() | QuerySet(Stock),
+    "another-class-before-it": lambda later, fenced: QuerySet(Stock) | fenced,
+    "another-class-and-it": lambda later, fenced: QuerySet(Stock) & fenced,
+    "another-class-xor-it": lambda later, fenced: QuerySet(Stock) ^ fenced,
+}
+
+
+@pytest.mark.parametrize("how", UNCLEAR)
+def test_a_combination_that_could_not_keep_the_lease_is_refused(
+    how: str, stale: Lease, later: Lease
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"call fenced\(lease\) last"):
+        UNCLEAR[how](Stock.objects.fenced(later), Stock.objects.fenced(stale))
+
+
+def test_combinations_without_a_lease_are_as_ever() -> None:
+    assert (QuerySet(Stock) | Stock.objects.filter(sku="a")).update(count=1) == 2
+    assert (Stock.objects.all()[:1] | Stock.objects.filter(sku="b")).count() == 2
 
 
 def test_all_or_nothing_is_written(stale: Lease, later: Lease) -> None:
