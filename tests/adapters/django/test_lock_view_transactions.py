@@ -11,6 +11,9 @@ from django.core.handlers.base import BaseHandler
 from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, RequestFactory
+from django.urls import ResolverMatch
+from django.utils.decorators import method_decorator
+from django.views import View
 from django_project.shop.models import Sale
 from django_project.spy import SpyBackend
 from django_project.views import ASYNC_VIEWS, SYNC_VIEWS, Broken
@@ -157,6 +160,44 @@ def test_a_view_that_is_exempt_stays_exempt(
     else:
         decorated = transaction.non_atomic_requests(lock_view("a")(view))
     assert decorated(RequestFactory().post("/")).content == b"1"
+
+
+class Sells(View):
+    def post(self, request: HttpRequest) -> HttpResponse:
+        Sale.objects.create(sku="A1")
+        return HttpResponse(str(connections["default"].in_atomic_block))
+
+
+locked_dispatch = method_decorator(lock_view("a"), name="dispatch")
+exempt_dispatch = method_decorator(transaction.non_atomic_requests, name="dispatch")
+both = method_decorator([lock_view("a"), transaction.non_atomic_requests], name="dispatch")
+
+
+def handled(callback: Any) -> bytes:
+    """What the handler gets of it."""
+    request = RequestFactory().post("/")
+    request.resolver_match = ResolverMatch(callback, (), {})
+    response: HttpResponse = BaseHandler().make_view_atomic(callback)(request)
+    return response.content
+
+
+@pytest.mark.parametrize(
+    "decorate", [both, lambda view: locked_dispatch(exempt_dispatch(view))], ids=["list", "lines"]
+)
+def test_so_is_a_class_that_is_exempt_below_its_lock(decorate: Any, atomic_requests: None) -> None:
+    view: Any = decorate(type("Exempt", (Sells,), {}))
+    assert [handled(view.as_view()) for _ in range(2)] == [b"False", b"False"]
+
+
+def test_an_exemption_above_the_lock_of_a_class_takes_no_other_s_transaction(
+    atomic_requests: None,
+) -> None:
+    """Django keeps it in one set for all routes of the class, and of those that inherit from it."""
+    view: Any = locked_dispatch(type("Locked", (Sells,), {}))
+    exempt: Any = exempt_dispatch(type("Exempt", (view,), {}))
+    for callback in (exempt.as_view(), transaction.non_atomic_requests(view.as_view())):
+        handled(callback)
+    assert handled(view.as_view()) == b"True"
 
 
 @pytest.mark.parametrize(("order", "kept"), [("above", 1), ("below", 0)])
