@@ -112,10 +112,11 @@ class ViewLock(Generic[OnBusy]):
         fields = [field for each in self.templates for field in each.fields]
         self.needs_user = any(field.source == "user" for field in fields)  #: a query
         self.timeout = timeout if timeout is UNSET else check_timeout("timeout", timeout)
-        self.ttl = ttl if ttl is UNSET else check_ttl("ttl", ttl)
+        ttl = ttl if ttl is UNSET else check_ttl("ttl", ttl)
         self.alias = alias
         check_kind(kind, permits)
-        self._kind = {"kind": kind, "permits": permits}
+        self._options = {"kind": kind, "permits": permits, "ttl": ttl}
+        self._values = tuple(self._options.values())
         self._on_busy = on_busy
 
     def names_for(self, request: RequestView, /, *args: Any, **kwargs: Any) -> list[str]:
@@ -158,14 +159,16 @@ class ViewLock(Generic[OnBusy]):
             raise _room_full(held) from None
 
     def _lock(self, client: Any, names: Sequence[str], timeout: float | None, label: str) -> Any:
-        """What was checked once is kept by the client, which has settings of its own."""
-        options = {**self._kind, "ttl": self.ttl, "timeout": timeout}
+        """What was checked once is kept by the client, which has settings of its own: by values,
+        which are few, since a ``ViewLock`` or its timeout may be made for one request."""
         if len(names) > 1:
-            return client.multi(*names, **options, label=label)
-        make = client._makers.get((self, timeout))
+            return client.multi(*names, **self._options, timeout=timeout, label=label)
+        make = client._makers.get(self._values)
         if make is None:
-            make = client._makers[self, timeout] = client._maker(**options)
-        return make(names[0], label)
+            make = client._makers[self._values] = client._maker(**self._options)
+        lock = make(names[0], label)
+        lock.timeout = timeout
+        return lock
 
     def __repr__(self) -> str:
         return f"lock_view({', '.join(map(repr, self._names))}, alias={self.alias!r})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from typing import Any
 
@@ -56,3 +57,24 @@ def test_a_class_view_whose_decorator_is_applied_anew_leaves_nothing_behind() ->
     for _ in range(10):
         view(request, sku="42")
     assert len(kept) <= before
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_lock_view_that_a_request_makes_ends_with_it() -> None:
+    """Its name may depend on the request, and ``on_busy`` may be a method of the view."""
+    seen = []
+
+    class OfRequest(OfClass):
+        def dispatch(self, request: HttpRequest, **kwargs: Any) -> Any:
+            seen.append(weakref.ref(self))
+            lock = lock_view(f"stock:{len(seen)}", on_busy=self.busy, ttl=30, timeout=len(seen))
+            return lock(super().dispatch)(request, **kwargs)
+
+        def busy(self, request: HttpRequest, error: object) -> HttpResponse:
+            return HttpResponse(status=409)
+
+    view = OfRequest.as_view()
+    for _ in range(10):
+        assert view(RequestFactory().get("/stock/42"), sku="42").status_code == 200
+    gc.collect()
+    assert [each() for each in seen] == [None] * 10
