@@ -19,6 +19,7 @@ from asgiref.sync import iscoroutinefunction, sync_to_async
 
 from lockkit.leases.lease import give_back, result_of, value
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
+from lockkit.orders.visit import options_in
 from lockkit.runtime.aio_run import to_its_end
 from lockkit.web.refusal import refusal_of
 from lockkit.web.view_lock import ViewLock, mark, request_label
@@ -35,7 +36,7 @@ from lockkit_django.leases.transactions import (
 )
 from lockkit_django.web.refusals import drf_exception, refused, rendered
 from lockkit_django.web.request import RequestView, http_request, of_async_class, request_and_rest
-from lockkit_django.web.view_functions import has_lock, pending_order, show_types
+from lockkit_django.web.view_functions import class_of, has_lock, pending_order, show_types
 
 if TYPE_CHECKING:
     from lockkit.web.view_lock import AnyAsyncLease, AnyLease
@@ -72,6 +73,11 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
             raise ConfigurationError(
                 f"decorate a method of {view.__name__}: "
                 f"@method_decorator(lock_view(…), name='dispatch')"
+            )
+        if options_in([view]).inside and class_of(view) is None:  # of a class, not every method
+            raise ConfigurationError(
+                "an order inside lock_view would commit after that lock is released: "
+                "put @idempotent above @lock_view"
             )
         note_each_request()
         wrapper = self._around_coroutine(view) if iscoroutinefunction(view) else self._around(view)

@@ -69,7 +69,7 @@ urlpatterns = [
     path("orders/async-locked/<str:sku>", views.async_locked),
     path("orders/locked-twice/<str:sku>", views.locked_twice),
     path("orders/inside-locked/<str:sku>", views.inside_locked),
-    path("orders/wrong-way-round/<str:sku>", views.wrong_way_round),
+    path("orders/wrong-way-round/<str:sku>", views.WrongWayRound.as_view()),
     path("orders/locked/<str:sku>", views.locked),
     path("orders/named/<str:name>", views.named),
     path("orders/gated", people.gated),

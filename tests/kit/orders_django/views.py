@@ -431,10 +431,14 @@ def inside_locked(request: HttpRequest, sku: str) -> HttpResponse:
     return HttpResponse(f"sold {sell('inside-locked')}", status=201)
 
 
-@lock_view("stock:{sku}")
-@idempotent
-def wrong_way_round(request: HttpRequest, sku: str) -> HttpResponse:
-    return HttpResponse(f"sold {sell('wrong-way-round')}", status=201)
+@method_decorator(lock_view("stock:{sku}"), name="dispatch")
+class WrongWayRound(View):
+    def get(self, request: HttpRequest, sku: str) -> HttpResponse:
+        return HttpResponse()
+
+    @idempotent
+    def post(self, request: HttpRequest, sku: str) -> HttpResponse:
+        return HttpResponse(f"sold {sell('wrong-way-round')}", status=201)
 
 
 @csrf_exempt

@@ -10,17 +10,20 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import connections
-from django.http import HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.urls import path
+from django.views.decorators.csrf import csrf_exempt
 from django_project.shop.models import Sale
 from orders_django import views
 from orders_django.people import to_sell
 
-from lockkit_django import locks
+from lockkit.model.errors import ConfigurationError
+from lockkit_django import lock_view, locks
 from lockkit_django.middleware import IdempotentOrderMiddleware
 from lockkit_django.models import OrderRecord
+from lockkit_django.orders import idempotent
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -336,6 +339,24 @@ def test_every_lock_is_released_after_the_commit(
 def test_an_order_inside_a_lock_of_the_view_is_refused(alice: Client) -> None:
     response = buy(alice, "wrong-way-round/s1")
     assert (response.status_code, views.calls) == (500, [])
+    assert alice.get("/orders/wrong-way-round/s1").status_code == 200  # no order
+
+
+def test_lock_view_above_idempotent_is_refused_where_it_is_written() -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    async def aview(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    lock = lock_view("stock")
+    for each in (view, aview):
+        for ordered in (idempotent(each), idempotent(required=True)(each)):
+            for below in (ordered, csrf_exempt(ordered)):
+                with pytest.raises(ConfigurationError, match="put @idempotent above @lock_view"):
+                    lock(below)
+        assert idempotent(lock(each))
+        assert lock(idempotent.exempt(each))
 
 
 def test_drf_sees_in_its_view_who_it_would_have_seen_without_the_middleware() -> None:
