@@ -54,6 +54,7 @@ class Orders:
         self.waiting_room = WaitingRoom()
         self._forms = forms
         self._seen = [""] * MOST_SEEN
+        self._has_told = settings.required is not None
 
     def covers(self, method: str, path: str) -> bool:
         """Whether a request may be an order. ``path`` begins with a slash."""
@@ -89,6 +90,8 @@ class Orders:
             return refusals.malformed(str(error))
         if order_id is None and (self.settings.required if required is None else required):
             return refusals.missing(" or ".join(map(str, chain)))
+        if order_id is None and required is None and not self._has_told:
+            self._tell_unprotected(request)
         return order_id
 
     def admit(self, order: Order, *, key_decides: bool = False) -> Flow[Decision]:
@@ -197,11 +200,21 @@ class Orders:
                 return found
         return None
 
+    def _tell_unprotected(self, request: OrderRequest) -> None:
+        """Once: a form without its field, or a misspelt header, would order twice unseen."""
+        self._has_told = True
+        log.warning(
+            "%s runs without an order ID, so nothing protects it from a double click. Set "
+            "%s['REQUIRED'] to True to refuse it, or to False if that is meant",
+            _shown(request),
+            SOURCE,
+        )
+
     def _order(self, request: OrderRequest, order_id: str) -> Order | Refusal:
         refused = self._refused_body(request)
         if refused is not None:
             return refused
-        shown = _printable(f"{request.method} {request.path}"[:LONGEST])
+        shown = _shown(request)
         forms = self._forms if order_id.startswith(PREFIX) else None
         form = None if forms is None else forms.read(order_id)
         if form is not None:
@@ -232,8 +245,9 @@ def _is_larger(request: OrderRequest, limit: int) -> bool:
     return len(payload.body) + files + sum(len(v) for _, v in payload.form) > limit
 
 
-def _printable(text: str) -> str:
+def _shown(request: OrderRequest) -> str:
     """For people, and for databases that refuse NUL."""
+    text = f"{request.method} {request.path}"[:LONGEST]
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 

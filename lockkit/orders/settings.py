@@ -55,7 +55,7 @@ class OrderSettings:
     )
     paths: tuple[re.Pattern[str], ...] = ()  #: empty: only views with ``@idempotent``
     methods: frozenset[str] = frozenset({"POST", "PATCH"})
-    required: bool = False  #: a request without an order ID is 400
+    required: bool | None = None  #: a request without an order ID is 400; None: it is logged
     namespace: str = ""  #: separates applications that share a store of records
     scope: str | None = None  #: dotted path of callable(request) -> str | None: the owner
     tenant: str | None = None  #: dotted path of callable(request) -> str | None

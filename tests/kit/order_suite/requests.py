@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
 
 from order_suite import FORM, JSON, TEXT, OpenShop, Shop, Suite, multipart, twice
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Without what Flask says of PATHS at the first request."""
+    of_ours = [each for each in caplog.records if each.name == "lockkit"]
+    said = [each.getMessage() for each in of_ours if each.levelno == logging.WARNING]
+    return [text for text in said if "order ID" in text]
 
 
 class OrderIds(Suite):
@@ -33,6 +41,32 @@ class OrderIds(Suite):
     def test_no_order_id_where_none_is_required_is_a_plain_request(self, shop: Shop) -> None:
         assert [answer.status for answer in twice(shop, "function", key=None)] == [201, 201]
         assert (shop.rows("function"), shop.records()) == (2, [])
+
+    def test_a_plain_request_is_told_of_once_unless_the_settings_allow_it(
+        self, open_shop: OpenShop, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        shop = open_shop()
+        shop.send("function", "A-1")
+        assert warnings(caplog) == []
+        for kind in ("function", "fields"):
+            shop.send(kind, None)
+        (message,) = warnings(caplog)
+        assert message.startswith("POST /orders/function runs without an order ID")
+        assert "LOCKKIT_ORDERS['REQUIRED'] to True" in message
+
+    @pytest.mark.parametrize("required", [True, False])
+    def test_what_the_settings_say_of_it_is_not_told(
+        self, open_shop: OpenShop, required: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        open_shop(REQUIRED=required).send("function", None)
+        assert warnings(caplog) == []
+
+    def test_what_is_no_order_is_not_told_of(
+        self, shop: Shop, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        shop.send("function", None, method="GET")
+        shop.send("parsing", None, below="/uncovered/", content_type=FORM)
+        assert warnings(caplog) == []
 
     def test_no_order_id_where_one_is_required_is_refused(self, open_shop: OpenShop) -> None:
         shop = open_shop(REQUIRED=True)
