@@ -70,16 +70,30 @@ def refuse_open_transactions(name: str) -> None:
     last holder committed.
     """
     for connection in opened():
-        if user_blocks(connection):
+        if blocks := user_blocks(connection):
+            opened_by, instead = _told(connection, blocks[0])
             raise OpenTransaction(
-                f"the lock {name!r} was asked for inside atomic() on the database "
-                f"{connection.alias!r}: it would be released before that block commits. Acquire "
-                f"it around the block (in a view: @lock_view, above @transaction.atomic), or hold "
-                f"it until that COMMIT: until='commit'; in_atomic='allow' is for a lock that "
+                f"the lock {name!r} was asked for inside {opened_by} on the database "
+                f"{connection.alias!r}: it would be released before that commits. {instead}, or "
+                f"hold it until that COMMIT: until='commit'; in_atomic='allow' is for a lock that "
                 f"protects nothing in a database",
                 name=name,
             )
         _end_read_transaction(connection, name)
+
+
+def _told(connection: BaseDatabaseWrapper, outermost: object) -> tuple[str, str]:
+    """For people: what has opened this block, and what to do without it."""
+    if isinstance(outermost, OrderBlock):
+        return "the transaction of an order", "Use @lock_view, which takes several names"
+    if not connection.settings_dict["ATOMIC_REQUESTS"]:
+        instead = "Acquire it around the block (in a view: @lock_view, above @transaction.atomic)"
+        return "atomic()", instead
+    instead = (
+        "In a view use @lock_view, which takes several names, or "
+        "@transaction.non_atomic_requests; elsewhere acquire it around the block"
+    )
+    return "the transaction of ATOMIC_REQUESTS or an atomic()", instead  # the former has no mark
 
 
 def atomic_requests(exempt: Callable[[str], bool]) -> list[str]:

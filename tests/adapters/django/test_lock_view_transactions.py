@@ -233,6 +233,23 @@ def test_a_lock_inside_the_user_s_transaction_is_refused() -> None:
     assert isinstance(caught.value, lockkit.ConfigurationError)
 
 
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_a_view_that_has_written_no_atomic_is_told_whose_it_is(
+    is_locked: bool, atomic_requests: None
+) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        locks["default"].lock("stock:1").acquire()
+        return HttpResponse()
+
+    handled = BaseHandler().make_view_atomic(lock_view("a")(view) if is_locked else view)
+    expected = (
+        r"inside the transaction of ATOMIC_REQUESTS .*@lock_view, which takes several names, "
+        r"or @transaction\.non_atomic_requests.*until='commit'"
+    )
+    with pytest.raises(OpenTransaction, match=expected):
+        handled(RequestFactory().post("/"))
+
+
 def test_a_locked_view_inside_the_user_s_transaction_is_refused(
     atomic_requests: None, committed: Any
 ) -> None:
