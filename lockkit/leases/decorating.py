@@ -8,7 +8,7 @@ from types import CodeType, FrameType, FunctionType
 from lockkit.model.errors import ConfigurationError
 
 
-def refuse_bare(decorator: str, name: object) -> None:
+def refuse_bare(decorator: str, name: object, example: str = "stock:{sku}") -> None:
     """Raise ConfigurationError for ``@decorator`` without parentheses, where its name stands.
 
     Called by the decorator itself. A callable that makes names is not taken for a decorated
@@ -16,7 +16,7 @@ def refuse_bare(decorator: str, name: object) -> None:
     """
     if is_written_above(name, sys._getframe(2)):
         raise ConfigurationError(
-            f"@{decorator} needs the name of a lock: write @{decorator}('stock:{{sku}}')"
+            f"@{decorator} needs the name of a lock: write @{decorator}({example!r})"
         )
 
 

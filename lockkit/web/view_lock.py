@@ -53,6 +53,8 @@ OnBusy = TypeVar("OnBusy", bound=Callable[..., Any])
 MARK = "_lockkit_view_locks"
 """Attribute of a decorated view: what locks it."""
 
+EXAMPLE = "stock:{sku:str}"
+
 ERRORS = range(400, 600)
 """Error statuses of HTTP."""
 
@@ -104,9 +106,9 @@ class ViewLock(Generic[OnBusy]):
         permits: int | None = None,
         on_busy: OnBusy | None = None,
     ) -> None:
-        refuse_bare("lock_view", names[0] if names else None)
+        refuse_bare("lock_view", names[0] if names else None, EXAMPLE)
         if not names:
-            raise ConfigurationError('lock_view needs a name: lock_view("stock:{sku}")')
+            raise ConfigurationError(f"lock_view needs a name: lock_view({EXAMPLE!r})")
         self._names = [name if callable(name) else _template(name) for name in names]
         self.templates = [name for name in self._names if isinstance(name, Template)]
         fields = [field for each in self.templates for field in each.fields]
@@ -118,6 +120,17 @@ class ViewLock(Generic[OnBusy]):
         self._options = {"kind": kind, "permits": permits, "ttl": ttl}
         self._values = tuple(self._options.values())
         self._on_busy = on_busy
+
+    def refuse_as_view(self, view: object, args: object, kwargs: object) -> None:
+        """Raise ConfigurationError if not a view is decorated, but this is called in its place.
+
+        Such is ``lock_view(page)`` in a route, and ``@lock_view`` above what hides the function.
+        """
+        if args or kwargs or not callable(view):
+            raise ConfigurationError(
+                f"lock_view needs the name of a lock, and then the view: write "
+                f"@lock_view({EXAMPLE!r}) above the view, or lock_view({EXAMPLE!r})(view)"
+            )
 
     def names_for(self, request: RequestView, /, *args: Any, **kwargs: Any) -> list[str]:
         """The names for one request; a callable gets ``args`` and ``kwargs``.

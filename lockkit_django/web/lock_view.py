@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Never, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 
@@ -55,8 +55,8 @@ STAYS = "_lockkit_stays"
 class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
     """Have a view hold the lock of this name, or of all these names, while it runs.
 
-    names: each a template over the request, such as ``"stock:{sku}"``, or a callable that gets the
-    view's arguments and returns a name; several are taken all or none. timeout: seconds to wait
+    names: each a template over the request, such as ``"stock:{sku:str}"``, or a callable that gets
+    the view's arguments and returns a name; several are taken all or none. timeout: seconds to wait
     (default LOCKKIT_VIEWS; 0: do not; None: for ever). ttl: seconds the lease lives unrenewed
     (default: the alias'). kind: "mutex", "reentrant", "read" or "write" of a reader-writer lock,
     or "semaphore" with its number of permits.
@@ -68,7 +68,8 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
     ``MultiLease``: ``request.lease["stock:42"].fencing_token``.
     """
 
-    def __call__(self, view: V) -> V:
+    def __call__(self, view: V, /, *args: Never, **kwargs: Never) -> V:
+        self.refuse_as_view(view, args, kwargs)
         if inspect.isclass(view):
             raise ConfigurationError(
                 f"decorate a method of {view.__name__}: "

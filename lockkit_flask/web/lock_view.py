@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Never, NoReturn, TypeVar, cast
 
 from flask import current_app, request
 
@@ -37,8 +37,8 @@ _ABOVE = "_lockkit_above"
 class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
     """Run the view only while holding the lock of this name, or of all these. Below ``@app.route``.
 
-    names: each a template over the request (``"stock:{sku}"``), or a callable that gets the URL's
-    parameters and returns a name; several are taken all or none. timeout: seconds to wait
+    names: each a template over the request (``"stock:{sku:str}"``), or a callable that gets the
+    URL's parameters and returns a name; several are taken all or none. timeout: seconds to wait
     (default: LOCKKIT_VIEWS["TIMEOUT"]).
     ttl: seconds. kind: "mutex", "reentrant", "read" or "write" of a reader-writer lock, or
     "semaphore" with its number of permits.
@@ -50,7 +50,8 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
     Raises ConfigurationError at import for a wrong template.
     """
 
-    def __call__(self, view: V) -> V:
+    def __call__(self, view: V = None, /, *args: Never, **kwargs: Never) -> V:  # type: ignore[assignment]
+        self.refuse_as_view(view, args, kwargs)
         is_async = inspect.iscoroutinefunction(view)
 
         @functools.wraps(view)

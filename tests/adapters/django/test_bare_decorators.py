@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import pytest
+from django.http import HttpResponse
+from django.test import Client, override_settings
+from django.urls import path
+from rest_framework.decorators import api_view
 
 from lockkit.model.errors import ConfigurationError
 from lockkit_django import lock_view, locked
 
 
-@pytest.mark.parametrize("decorator", [lock_view, locked])
-def test_what_to_write_is_said(decorator: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"write @lock\w+\('stock:\{sku\}'\)"):
+@pytest.mark.parametrize(
+    ("decorator", "example"),
+    [(lock_view, r"@lock_view\('stock:{sku:str}'\)"), (locked, r"@locked\('stock:{sku}'\)")],
+)
+def test_what_to_write_is_said(decorator: Any, example: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"write {example}"):
 
         @decorator
         def deduct(request: Any, sku: str) -> str:
@@ -25,3 +33,18 @@ def test_a_method_is_told_so_too() -> None:
         class Stock:
             @lock_view  # type: ignore[arg-type]
             def post(self, request: Any) -> None: ...
+
+
+def page(request: Any, sku: str = "") -> HttpResponse:
+    raise AssertionError
+
+
+@pytest.mark.parametrize("view", [page, api_view(["GET"])(page)])
+@pytest.mark.parametrize("url", ["/page", "/page/A1"])
+def test_a_route_whose_view_was_taken_for_a_name_says_so(view: Any, url: str) -> None:
+    locked_view: Any = lock_view(view)
+    urls = ModuleType("urls_of_a_test")
+    vars(urls)["urlpatterns"] = [path("page", locked_view), path("page/<sku>", locked_view)]
+    expected = r"write @lock_view\('stock:{sku:str}'\) above the view"
+    with override_settings(ROOT_URLCONF=urls), pytest.raises(ConfigurationError, match=expected):
+        Client().get(url)

@@ -81,13 +81,30 @@ def test_a_function_may_be_registered_and_be_locked_elsewhere(app: Flask) -> Non
     assert app.test_client().get("/free").text == "here"
 
 
-@pytest.mark.parametrize("decorator", [lock_view, locked])
-def test_a_decorator_without_its_parentheses_says_what_to_write(decorator: Any) -> None:
-    with pytest.raises(lockkit.ConfigurationError, match=r"write @lock\w+\('stock:\{sku\}'\)"):
+@pytest.mark.parametrize(
+    ("decorator", "example"),
+    [(lock_view, r"@lock_view\('stock:{sku:str}'\)"), (locked, r"@locked\('stock:{sku}'\)")],
+)
+def test_a_decorator_without_its_parentheses_says_what_to_write(
+    decorator: Any, example: str
+) -> None:
+    with pytest.raises(lockkit.ConfigurationError, match=f"write {example}"):
 
         @decorator
         def deduct(sku: str) -> str:
             return sku
+
+
+@pytest.mark.parametrize("url", ["/page", "/page/A1"])
+def test_a_route_whose_view_was_taken_for_a_name_says_so(app: Flask, url: str) -> None:
+    def page(sku: str = "") -> str:
+        raise AssertionError
+
+    app.add_url_rule("/page", "page", lock_view(page))
+    app.add_url_rule("/page/<sku>", "item", lock_view(page))
+    expected = r"write @lock_view\('stock:{sku:str}'\) above the view"
+    with pytest.raises(lockkit.ConfigurationError, match=expected):
+        app.test_client().get(url)
 
 
 def test_a_name_may_still_be_a_function(app: Flask) -> None:
