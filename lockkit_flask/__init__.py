@@ -4,7 +4,7 @@
 >>> from lockkit_flask import LockKit, lock_view
 >>> app = Flask("shop")
 >>> app.config["LOCKKIT_URL"] = "memory://"
->>> lockkit = LockKit(app)
+>>> lock_kit = LockKit(app)
 >>> @app.post("/orders/<order_id>/pay")
 ... @lock_view("order:{order_id:str}")
 ... def pay(order_id: str) -> str:

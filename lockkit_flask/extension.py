@@ -27,7 +27,7 @@ class LockKit:
     >>> from flask import Flask
     >>> app = Flask("shop")
     >>> app.config["LOCKKIT_URL"] = "memory://"
-    >>> lockkit = LockKit(app)
+    >>> lock_kit = LockKit(app)
     """
 
     def __init__(self, app: Flask | None = None) -> None:

@@ -39,6 +39,14 @@ def test_every_link_to_a_file_leads_to_one(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
+@pytest.mark.parametrize(
+    "shown", [*PAGES, *sorted((ROOT / "lockkit_flask").glob("**/*.py"))], ids=lambda page: page.name
+)
+def test_no_example_gives_the_name_of_the_package_to_something_else(shown: Path) -> None:
+    """``except lockkit.LockHeld`` would be an AttributeError, and only when the lock is busy."""
+    assert not re.search(r"^\W*lockkit = ", shown.read_text(), re.MULTILINE)
+
+
 def test_the_acl_line_of_the_documentation_is_the_one_that_is_tested() -> None:
     """tests/stores/test_redis.py runs the whole protocol as a user with just these permissions."""
     tested = (ROOT / "tests" / "stores" / "test_redis.py").read_text()
