@@ -111,7 +111,9 @@ def typed_errors() -> Iterator[None]:
     except (OperationalError, InterfaceError) as error:
         if "no such table" in str(error):
             raise _not_migrated() from error
-        raise BackendUnavailable("the database of the order records is not available") from error
+        from lockkit.stores.sql.vendors import unavailable
+
+        raise unavailable("the database of the order records", error.__cause__ or error) from error
     except DataError as error:
         raise BackendUnavailable("the database does not take this order record") from error
     except ProgrammingError as error:

@@ -9,7 +9,7 @@ from weakref import WeakSet
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError, SQLAlchemyError
 
-from lockkit.model.errors import BackendUnavailable, ConfigurationError
+from lockkit.model.errors import ConfigurationError
 from lockkit.model.log import log
 from lockkit.orders import DuplicateKeyError, Record, rows
 from lockkit.orders.rows import TABLE
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from flask_sqlalchemy import SQLAlchemy
+
+    from lockkit.model.errors import BackendUnavailable
 
 EARLIER_TABLE = "lockkit_order_record"
 """The table of a release whose keys of orders this one cannot find."""
@@ -184,5 +186,8 @@ def _for_one_query(engine: sa.Engine) -> sa.Connection:
 
 def unavailable(error: SQLAlchemyError) -> BackendUnavailable:
     """Logs the driver's words, which have no parameters in them."""
-    log.error("the order records cannot be used: %s", getattr(error, "orig", None) or error)
-    return BackendUnavailable("the order records cannot be used")
+    from lockkit.stores.sql import vendors
+
+    said = getattr(error, "orig", None) or error
+    log.error("the order records cannot be used: %s", said)
+    return vendors.unavailable("the database of the order records", said)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from lockkit.model.errors import BackendUnavailable, StoreRefused
+from lockkit.stores.servers import first_line
 from lockkit.stores.sql.driver import DriverConnection
 from lockkit.stores.sql.mysql import MySQL
 from lockkit.stores.sql.postgresql import PostgreSQL
@@ -20,6 +22,13 @@ VENDORS: Final[dict[str, Vendor]] = {
 
 def vendor_of(name: str) -> Vendor:
     return VENDORS[name]
+
+
+def unavailable(what: str, error: BaseException) -> BackendUnavailable:
+    """For a driver's error, with the first line of its words: StoreRefused if the server is up."""
+    is_refusal = any(vendor.is_refusal(error) for vendor in VENDORS.values())
+    kind, fails = (StoreRefused, "refuses") if is_refusal else (BackendUnavailable, "fails")
+    return kind(f"{what} {fails}: {first_line(error)}")
 
 
 def connected(

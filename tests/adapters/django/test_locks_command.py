@@ -7,13 +7,17 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from command_line import Screen, dead_port, hold
+from database_settings import postgresql
 from django.core.management import CommandError, call_command
+from django.db import connections
 from django.test import override_settings
 from places import KIT
 
@@ -169,3 +173,36 @@ def test_a_program_keeps_its_arguments(program: list[str], url: str) -> None:
     ran = manage("locks", *given, *program, url=url)
     shown = " ".join(program[program.index("echo") + 1 :])
     assert (ran.returncode, ran.stdout) == (0, f"{shown}\n"), ran.stderr
+
+
+@pytest.fixture
+def at_another_server(postgres_url: str, django_db_blocker: Any) -> Iterator[Callable[..., None]]:
+    """Gives the project a database ``away``, with the records of its orders."""
+    with ExitStack() as stack:
+
+        def go(**place: object) -> None:
+            away = {**connections.settings["default"], **postgresql(postgres_url), **place}
+            stack.enter_context(django_db_blocker.unblock())
+            stack.enter_context(patch.dict(connections.settings, away=away))
+            stack.callback(connections.__delitem__, "away")
+            rules = {"PATHS": [], "USING": "away"}
+            stack.enter_context(override_settings(LOCKKIT_ORDERS=rules))
+
+        yield go
+
+
+@pytest.mark.parametrize("command", ["list", "prune"])
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_database_of_orders_that_refuses_is_told_from_one_that_is_down(
+    command: str, refuses: bool, at_another_server: Callable[..., None]
+) -> None:
+    port = {} if refuses else {"PORT": dead_port()}
+    at_another_server(USER="nobody", PASSWORD="canary", **port)
+    err = io.StringIO()
+    with pytest.raises(CommandError) as failed:
+        call_command("locks", command, stdout=io.StringIO(), stderr=err)
+    (line,) = err.getvalue().splitlines()
+    assert failed.value.returncode == (1 if refuses else 69)
+    assert line.startswith("database away: the database of the order records ")
+    assert ('role "nobody" does not exist' if refuses else "refused") in line
+    assert "canary" not in line

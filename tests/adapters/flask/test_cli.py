@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
-from flask_project import db
+from command_line import dead_port
+from flask_project import create_app, db
 
 from lockkit.operate.console import Exit
 from lockkit.orders import table
@@ -40,6 +41,25 @@ def test_exit_statuses_are_those_of_the_command(make_app: Callable[..., Flask]) 
     assert runner.invoke(args=["locks", "--no-such-option"]).exit_code == 2
     assert runner.invoke(args=["locks"]).exit_code == 69
     assert "--stuck" in runner.invoke(args=["locks", "--help"]).output
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_database_of_orders_that_refuses_is_told_from_one_that_is_down(
+    refuses: bool, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = sa.make_url(postgres_url).set(drivername="postgresql+psycopg", username="nobody")
+    url = url.set(password="canary") if refuses else url.set(password="canary", port=dead_port())
+    monkeypatch.delenv("LOCKKIT_URL", raising=False)
+    app = create_app(
+        SQLALCHEMY_DATABASE_URI=url, LOCKKIT_URL="memory://", LOCKKIT_ORDERS={"PATHS": []}
+    )
+    for command in ("list", "prune"):
+        done = app.test_cli_runner().invoke(args=["locks", command])
+        assert done.exit_code == (1 if refuses else 69)
+        (line,) = [each for each in done.output.splitlines() if each.startswith("database default")]
+        assert line.startswith("database default: the database of the order records ")
+        assert ('role "nobody" does not exist' if refuses else "refused") in line
+        assert "canary" not in line
 
 
 def test_arguments_of_a_child_pass_unchanged(make_app: Callable[..., Flask]) -> None:
