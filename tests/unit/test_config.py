@@ -25,8 +25,9 @@ def read(mapping: Any, **environ: str) -> Any:
     return read_settings(mapping, default_location="memory://", environ=environ)
 
 
-def test_nothing_configured_is_the_default_alias() -> None:
-    settings = read(None)
+@pytest.mark.parametrize("nothing", [None, {}])
+def test_nothing_configured_is_the_default_alias(nothing: Any) -> None:
+    settings = read(nothing)
     assert list(settings) == ["default"]
     assert settings["default"].location == "memory://"
     assert settings["default"].ttl == 30
