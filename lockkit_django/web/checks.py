@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from django.core import checks
@@ -11,6 +11,8 @@ from django.db import connections
 from django.urls.converters import StringConverter
 
 from lockkit.model.types import Finding
+from lockkit.orders.settings import UNSAFE_METHODS
+from lockkit.orders.visit import options_in
 from lockkit.web.route_checks import Route, below_partials, route_findings
 from lockkit.web.view_lock import view_locks_of
 from lockkit_django import conf
@@ -44,10 +46,38 @@ AT_ONCE = ("IMMEDIATE", "EXCLUSIVE")
 
 
 def check_views(**_: Any) -> list[CheckMessage]:
-    """E004, E006, W006."""
+    """E004, E006, E007, W006."""
     described = (route for routed in routes() for route in _described(routed))
     found = route_findings(described, conf.known_aliases())
-    return [message_of(finding) for finding in found]
+    return [*map(message_of, found), *_orders_in_locks()]
+
+
+def _orders_in_locks() -> Iterator[CheckMessage]:
+    """Those that ``lock_view`` does not see: of a class, or of what hides a function."""
+    views = (below_partials(routed.view)[0] for routed in routes())
+    found = {
+        name_of(view)
+        for view in views
+        for method in UNSAFE_METHODS
+        if _is_locked_before(places_of(view, method))
+    }
+    for name in sorted(found):
+        yield message(
+            "E007",
+            f"{name} has @idempotent inside lock_view: its lock would be released before the order "
+            f"commits, so each order is an error",
+            "Put @idempotent above lock_view, both on the same function or method.",
+        )
+
+
+def _is_locked_before(places: Iterable[Any]) -> bool:
+    """Whether an outer one of these has ``lock_view``, and one inside it ``@idempotent``."""
+    is_locked = False
+    for place in places:
+        if options_in([place]).inside:
+            return is_locked
+        is_locked = is_locked or bool(view_locks_of([place]))
+    return False
 
 
 def message_of(finding: Finding) -> CheckMessage:

@@ -23,6 +23,7 @@ from rest_framework.viewsets import ViewSet
 from system_checks import shown_until_silenced
 
 from lockkit_django import lock_view
+from lockkit_django.orders import idempotent
 from lockkit_django.orders.checks import check_paths
 from lockkit_django.web.checks import check_transactions, check_views
 
@@ -87,6 +88,37 @@ def test_a_field_that_the_route_does_not_have(view: Callable[[str], Any]) -> Non
         assert shown_until_silenced("lockkit.E006")
     for right in ("stock:{pk}", "stock:{kwargs.pk}", "stock", "cart:{user.pk}"):
         assert found(path("stock/<int:pk>", view(right))) == []
+
+
+def test_an_order_inside_a_lock_that_the_decorator_does_not_see() -> None:
+    @idempotent
+    def order(request: Any) -> HttpResponse:
+        return HttpResponse()
+
+    class Orders(View):
+        def get(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse()
+
+        @idempotent
+        def post(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse()
+
+    class OnMethod(View):
+        @idempotent
+        @lock_view("stock")
+        def post(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse()
+
+    lock = lock_view("stock")
+    on_dispatch: Any = method_decorator(lock, name="dispatch")(type("Locked", (Orders,), {}))
+    for wrong in (on_dispatch.as_view(), lock(Orders.as_view()), lock(api_view(["POST"])(order))):
+        ((number, text, hint),) = found(path("orders", wrong))
+        assert (number, "inside lock_view" in text) == ("E007", True)
+        assert "Put @idempotent above lock_view" in hint
+        with routed(path("orders", wrong)):
+            assert shown_until_silenced("lockkit.E007")
+    for right in (OnMethod.as_view(), Orders.as_view(), idempotent(OnMethod.as_view())):
+        assert found(path("orders", right)) == []
 
 
 def test_parameters_come_from_all_that_leads_to_the_view() -> None:
