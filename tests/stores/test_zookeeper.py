@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ from tls_ends import TLSEnd
 
 import lockkit
 from lockkit import aio
-from lockkit.engine.effects import Step
+from lockkit.engine.effects import Effect, Step
 from lockkit.model.clock import now
 from lockkit.model.errors import (
     AcquireTimeout,
@@ -41,6 +41,8 @@ from lockkit.model.errors import (
 from lockkit.model.types import Busy, Gone, Grant, Mode, Release, Request, alive_for
 from lockkit.stores.zookeeper.nodes import guid_of
 from lockkit.stores.zookeeper.requests import Reply, join
+from lockkit.stores.zookeeper.session import Session
+from lockkit.testing.blocking import AnyClient, Api, BlockingClient, connect
 from lockkit.testing.conformance.base import SLACK, SOON, eventually
 from lockkit.testing.conformance.steps import claim
 from lockkit.testing.proxy import FaultProxy
@@ -76,6 +78,19 @@ def locks(url: str) -> Iterator[lockkit.LockClient]:
 def other(url: str) -> Iterator[lockkit.LockClient]:
     with lockkit.connect(url) as client:
         yield client
+
+
+@pytest.fixture(params=["sync", "async"])
+def api(request: pytest.FixtureRequest) -> Api:
+    return request.param
+
+
+@pytest.fixture
+def either(api: Api, url: str) -> Iterator[AnyClient]:
+    """A client of each API."""
+    client = connect(api, url)
+    yield client
+    (client.stop if isinstance(client, BlockingClient) else client.close)()
 
 
 @pytest.fixture
@@ -482,7 +497,96 @@ def test_an_extension_that_was_overtaken_shortens_nothing(locks: lockkit.LockCli
     assert renewal.left > SLACK
 
 
-def enqueued(locks: lockkit.LockClient, other: lockkit.LockClient) -> Request:
+def expire(server: ZooKeeperServer, session: Session) -> None:
+    """Another connection says that it is this session, and ends it."""
+    double = KazooClient(f"127.0.0.1:{server.port}", client_id=session.kazoo.client_id)
+    double.start()
+    double.stop()
+    double.close()
+    eventually(lambda: session.ended)
+
+
+def close(_server: ZooKeeperServer, session: Session) -> None:
+    ended = session.stop()
+    eventually(lambda: ended.is_set)
+
+
+End = Callable[[ZooKeeperServer, Session], None]
+ENDS = pytest.mark.parametrize("end", [expire, close])
+
+
+@ENDS
+def test_a_session_that_ends_as_its_first_claim_is_read_grants_nothing(
+    server: ZooKeeperServer, either: AnyClient, other: lockkit.LockClient, end: End
+) -> None:
+    """Its thread was paused after the reply, and the name is somebody else's by now."""
+    either.lock("warm-up").acquire().release()
+    step = as_ended("begin", either.store.acquire(claim("stock")), other, partial(end, server))
+    assert isinstance(either.perform(step), Gone)
+    with other.lock("stock", timeout=0):
+        pass
+
+
+@ENDS
+def test_a_session_that_ends_as_a_waiters_turn_is_read_grants_nothing(
+    server: ZooKeeperServer, either: AnyClient, other: lockkit.LockClient, end: End
+) -> None:
+    request = enqueued(either, other)._replace(mode=Mode.POLL)
+    step = as_ended("write", either.store.acquire(request), other, partial(end, server))
+    assert isinstance(either.perform(step), Gone)
+
+
+@ENDS
+def test_a_session_that_ends_as_a_grant_is_asked_for_again_grants_nothing(
+    server: ZooKeeperServer, either: AnyClient, other: lockkit.LockClient, end: End
+) -> None:
+    request = claim("stock")
+    assert isinstance(either.perform(either.store.acquire(request)), Grant)
+    step = as_ended("stat", either.store.acquire(request), other, partial(end, server))
+    assert isinstance(either.perform(step), Gone)
+
+
+@ENDS
+def test_a_session_that_ends_as_a_waiters_place_is_read_lets_it_not_wait(
+    server: ZooKeeperServer, either: AnyClient, other: lockkit.LockClient, end: End
+) -> None:
+    """It has no place any more."""
+    request = claim("stock", Mode.ENQUEUE)
+    with other.lock("stock"):
+        step = as_ended("join", either.store.acquire(request), None, partial(end, server))
+        busy = either.perform(step)
+        started = now()
+        assert either.perform(either.store.wait(request, LONG, busy)) is None
+        assert now() - started < SOON
+        assert isinstance(either.perform(either.store.acquire(request)), Gone)
+
+
+def as_ended(
+    asked: str,
+    step: Step[Any],
+    other: lockkit.LockClient | None,
+    end: Callable[[Session], None],
+) -> Step[Any]:
+    """The same step, but its session ends before it reads the reply to what it has asked so. The
+    other one gets the name then."""
+    effect: Effect = next(step)
+    while True:
+        reply = yield effect
+        made_by = [each.__qualname__.partition(".")[0] for each in effect.payload.requests]
+        lease = None
+        if asked in made_by:
+            end(reply.session)
+            lease = other and other.lock("stock").acquire()
+        try:
+            effect = step.send(reply)
+        except StopIteration as ended:
+            return ended.value
+        finally:
+            if lease is not None:
+                assert lease.release()
+
+
+def enqueued(locks: AnyClient, other: lockkit.LockClient) -> Request:
     """A claim that has heard of the end of the one before it, and has not asked since."""
     store: Any = locks.store
     request = claim("stock", Mode.ENQUEUE)
@@ -761,15 +865,15 @@ def test_a_claim_without_a_number_of_its_own_is_given_up(
     """No test can make two thousand million nodes, so here the server's part is played."""
     store: Any = locks.store
     request = claim("a")
-    session = SimpleNamespace(watches={})
+    session = SimpleNamespace(watches={}, ended=0, is_over=False)
     step = store.acquire(request)
     next(step)
-    step.send(Reply(session, [[]]))  # nobody is there
+    step.send(Reply(session, [[]], 0))  # nobody is there
     path = f"{store.folder('a')}/{guid_of(request.token)}-{number}"
-    leaving = step.send(Reply(session, [(path, SimpleNamespace(czxid=7)), [path]]))
+    leaving = step.send(Reply(session, [(path, SimpleNamespace(czxid=7)), [path]], 0))
     assert len(leaving.payload.requests) == len(("the node", "its folder"))
     with pytest.raises(BackendUnavailable, match="no number left"):
-        step.send(Reply(session, [True, NotEmptyError()]))
+        step.send(Reply(session, [True, NotEmptyError()], 0))
     assert store._nodes.get(request.token) is None
 
 
@@ -832,5 +936,5 @@ def test_a_session_that_takes_the_place_of_another_makes_no_node_for_it() -> Non
         step = client.store.enter(Request("a", "t" * 32, 5.0, "", Mode.ENQUEUE))  # type: ignore[attr-defined]
         next(step)
         first = Mock()
-        made = step.send(Reply(first, [NoNodeError()]))
+        made = step.send(Reply(first, [NoNodeError()], 0))
         assert made.payload.session is first

@@ -68,12 +68,15 @@ class Node:
         self.signal: Signal | None = None
         self.is_granted = False
         self.is_over = False  #: it was in the store, and is not there any more
+        self.heard = 0  #: so often its session had ended when it was asked for what was heard last
         self.ends = 0.0  #: it is granted until then
         self.number = 0  #: of its last extension
 
     def placed(self, path: str, zxid: int) -> None:
-        """It is in the store."""
+        """It was in the store when that replied."""
         self.path, self.zxid, self.is_over = path, zxid, False
+        if self.has_ended:  # asked after what may just have been overwritten
+            self.is_over = True
 
     def tell_ttl(self, asked: float) -> None:
         """To people: no claim outlasts the silence of its session."""
@@ -91,6 +94,12 @@ class Node:
         self.watch, self.signal = watch, Signal()
         watch.signal = self.signal
         return watch
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its session has ended since it was asked for what was heard last."""
+        assert self.session is not None
+        return self.session.is_over or self.session.ended != self.heard
 
     @property
     def name(self) -> str:

@@ -54,7 +54,7 @@ class ZooKeeperQueue(ZooKeeperListing):
         """The node of an acquire that broke off. Another server may not have heard of it yet,
         unless it asks the leader. What another session has made is deleted."""
         folder, guid = self.folder(request.name), guid_of(request.token)
-        session, (_, names) = yield from ask(route_of(request), sync(folder), children(folder))
+        session, (_, names), _ = yield from ask(route_of(request), sync(folder), children(folder))
         mine = next((n for n in in_order(told(names, NoNodeError)) if n.startswith(guid)), None)
         if mine is None:
             return None
@@ -71,18 +71,19 @@ class ZooKeeperQueue(ZooKeeperListing):
     def enter(self, request: Request) -> Step[Grant | Busy | Gone]:
         """A try that finds somebody leaves no node, and does not name a holder that has left."""
         folder, route = self.folder(request.name), route_of(request)
-        session, (names,) = yield from ask(route, children(folder))
+        session, (names,), _ = yield from ask(route, children(folder))
         queue, holder = in_order(told(names, NoNodeError)), ""
         if queue and request.mode is Mode.TRY:  # it may just have ended, as others know
             again = sync(folder), children(folder), read(f"{folder}/{queue[0]}")
-            session, (_, names, first) = yield from ask(route, *again)
+            session, (_, names, first), _ = yield from ask(route, *again)
             queue, holder = in_order(told(names, NoNodeError)), holder_of(first)
         is_full = _is_full(request, len(queue))
         if queue and (request.mode is Mode.TRY or is_full):
             return Busy(ahead=len(queue) - 1, full=is_full, holder=holder)
         node = self._intend(request, session)
-        if isinstance(names, NoNodeError) and (first := (yield from self._begin(request, node))):
-            return first
+        made = (yield from self._begin(request, node)) if isinstance(names, NoNodeError) else None
+        if made is not None:
+            return made
         for number in range(TRIES):
             made = yield from self._join(request, node, queue, remake=number > 0)
             if made is not None:
@@ -94,7 +95,7 @@ class ZooKeeperQueue(ZooKeeperListing):
         start = now()
         if node.is_granted or node.is_watching:
             (seen,) = yield from ask_of(node, stat(node.path))
-            if told(seen) is None or (node.is_granted and node.ends <= start):
+            if told(seen) is None or (node.is_granted and node.ends <= start) or node.has_ended:
                 return node.end()
             if node.is_granted:
                 return Grant(request.token, self.fence(node.zxid), node.ends - start)
@@ -207,6 +208,8 @@ class ZooKeeperQueue(ZooKeeperListing):
             return (yield from self._give_up(node))
         node.is_granted = True
         node.ends = min(start + request.ttl, node.session.ends(sent))
+        if node.has_ended:  # as this thread was paused; last, as another session moves the end
+            return node.end()
         return Grant(request.token, self.fence(node.zxid), node.ends - start)
 
     def _give_up(self, node: Node) -> Step[Gone]:
@@ -218,13 +221,15 @@ class ZooKeeperQueue(ZooKeeperListing):
 def ask_of(node: Node, *requests: Ask) -> Step[list[Any]]:
     """In the session of a node: another one is asked nothing, and makes nothing."""
     try:
-        return (yield from ask(node.route, *requests, session=node.session)).answers
+        reply = yield from ask(node.route, *requests, session=node.session)
     except SessionEnded:
         node.is_over = True
         raise
     except OutcomeUnknown:
         node.is_over = False  # the next session of the client may have made it
         raise
+    node.heard = reply.ended
+    return reply.answers
 
 
 def _is_full(request: Request, ahead: int) -> bool:

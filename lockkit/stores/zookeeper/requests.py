@@ -27,6 +27,7 @@ class Batch(NamedTuple):
 class Reply(NamedTuple):
     session: Session
     answers: list[Any]  #: an error of the server's is one of them
+    ended: int  #: so often the session had ended when they were asked for
 
 
 def ask(

@@ -38,16 +38,17 @@ NUMBERS = 2**20
 class Answers(Signal):
     """The answers to requests that were sent at once: values, and errors."""
 
-    __slots__ = ("_missing", "said")
+    __slots__ = ("_missing", "ended", "said")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, ended: int) -> None:
         super().__init__()
         self.said: list[Any] = [None] * number
+        self.ended = ended  #: so often the session had ended by then
         self._missing = number
 
-    def ask(self, session: Session, requests: Sequence[Ask], ended: int) -> None:
+    def ask(self, session: Session, requests: Sequence[Ask]) -> None:
         """In the session's thread, as what follows. What the next session makes nobody expects."""
-        if session.ended != ended:
+        if session.ended != self.ended:
             self.said = [SessionExpiredError()] * len(requests)
             self.set()
             return
@@ -127,8 +128,8 @@ class Session:
 
     def send(self, requests: Sequence[Ask]) -> Answers:
         """Send them, from any thread. The signal is set when all have been answered."""
-        answers = Answers(len(requests))
-        self._handler.run(partial(answers.ask, self, requests, self.ended))
+        answers = Answers(len(requests), self.ended)
+        self._handler.run(partial(answers.ask, self, requests))
         return answers
 
     def run(self, errand: Callable[[], object]) -> None:

@@ -138,7 +138,7 @@ class ZooKeeperStore(
         writes = [write(node.path, encoded(node.data)) for *_, node in batch]
         patience = min(self._configuration.connect_timeout, shortest * PATIENCE)
         try:
-            session, answers = yield from ask(route, *writes, patience=patience)
+            session, answers, _ = yield from ask(route, *writes, patience=patience)
         except SessionEnded:
             session, answers = None, [NoNodeError()] * len(batch)
         end = session.ends(sent) if session is not None else 0.0

@@ -78,7 +78,7 @@ class Sessions:
             raise session.failure()
         answers = session.send(requests)
         yield Park(answers, self._configuration.request_timeout)
-        return Reply(session, said(answers))
+        return Reply(session, said(answers), answers.ended)
 
     def _closing(self) -> Step[None]:
         until = now() + CLOSE_SECONDS
