@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NoNodeError, NotEmptyError, SessionExpiredError
-from kazoo.security import make_digest_acl
+from kazoo.security import make_acl, make_digest_acl
 from tls_ends import TLSEnd
 
 import lockkit
@@ -684,6 +684,67 @@ def test_an_acl_keeps_others_away(server: ZooKeeperServer, url: str, tree: Kazoo
     stranger = {"username": "other", "password": "x"}
     with lockkit.connect(url, options=stranger) as other, pytest.raises(StoreRefused):
         other.lock("stock").acquire()
+
+
+def test_what_may_not_be_deleted_any_more_goes_with_its_session(
+    server: ZooKeeperServer, api: Api, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a change of the password, which the ACL of a node contains."""
+    now_used = [CANARY]
+    login = {"username": "shop", "password": lambda: now_used[0]}
+    with (
+        FaultProxy("127.0.0.1", server.port) as proxy,
+        lockkit.connect(url, options={**login, "password": CANARY}) as other,
+    ):
+        near = url.replace(f":{server.port}", f":{proxy.port}")
+        client = connect(api, near, ttl=TTL, options=login)
+        lease = client.lock("stock").acquire()
+        now_used[0] = "another"
+        proxy.cut()
+        eventually(lambda: lease.lost)
+        with pytest.raises(StoreRefused, match="this password"):
+            lease.release()
+        with other.lock("stock").acquire(timeout=SOON):
+            assert "refuses to delete a claim" in caplog.text
+            assert CANARY not in caplog.text
+        (client.stop if isinstance(client, BlockingClient) else client.close)()
+
+
+def test_a_folder_that_may_not_be_deleted_ends_no_session(
+    url: str, locks: lockkit.LockClient, tree: KazooClient
+) -> None:
+    """A user may have no right to delete in the folder above: the folder of the name stays."""
+    locks.lock("warm-up").acquire().release()
+    rights = [make_acl("world", "anyone", read=True, write=True, create=True)]
+    tree.set_acls("/lockkit/locks", rights)
+    store: Any = locks.store
+    request = claim("stock")
+    assert isinstance(locks.perform(store.acquire(request)), Grant)
+    with locks.lock("other") as lease:
+        give_up(store, request)
+        eventually(lambda: claims(tree, "stock") == [])
+        assert locks.lock("stock").acquire(timeout=0).release()
+        lease.check()
+
+
+def test_a_password_is_changed_while_both_are_in_the_acl(url: str, tree: KazooClient) -> None:
+    """The folders that stay are given that ACL once; then the processes change one by one."""
+    old = {"username": "shop", "password": "old"}
+    with lockkit.connect(url, options=old) as before:
+        before.lock("stock").acquire().release()
+        both = [make_digest_acl("shop", each, all=True) for each in ("old", "new")]
+        tree.add_auth("digest", "shop:old")
+        for folder in ("/lockkit", "/lockkit/locks"):
+            tree.set_acls(folder, both)
+    logins = [{**old, "acl": both}, {"username": "shop", "password": "new", "acl": both}]
+    first, second = (lockkit.connect(url, options=login) for login in logins)
+    with first, second:
+        for one, another in ((first, second), (second, first)):
+            with one.lock("stock") as lease:
+                assert another.lock("stock").try_acquire() is None
+        lease = first.lock("stock").acquire()
+        assert second.break_("stock", fence=lease.fencing_token)
+        assert not lease.release()
 
 
 def test_others_may_look_if_the_acl_says_so(url: str) -> None:

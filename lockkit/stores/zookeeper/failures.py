@@ -16,7 +16,7 @@ class SessionEnded(OutcomeUnknown):
 
 UNSENT_OR_UNHEARD = (driver.ConnectionLoss, driver.OperationTimeoutError, driver.SessionMovedError)
 REFUSALS = {
-    driver.NoAuthError: "its ACL lets this user not do this",
+    driver.NoAuthError: "its ACL lets this user with this password not do this",
     driver.AuthFailedError: "it refuses the user or the password",
     driver.InvalidACLError: "it refuses the ACL: 'creator' needs a username",
     driver.NotReadOnlyCallError: "the server has no majority, and only answers reads",

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import math
+from functools import partial
 from typing import Any
+
+from kazoo.exceptions import NoAuthError
 
 from lockkit.engine.effects import Signal
 from lockkit.model.clock import now
+from lockkit.model.log import log
 from lockkit.model.types import Gone, Request
 from lockkit.runtime import native
 from lockkit.runtime.background import Background
@@ -176,19 +180,31 @@ class Nodes(Background):
 
 def sweep(session: Session, folder: str, guid: str) -> None:
     """Delete its node, and the folder if that is empty then, without waiting for it. If the
-    connection breaks meanwhile, the next one begins with it again: the session would keep it."""
+    connection breaks meanwhile, the next one begins with it again: the session would keep it. If
+    the server refuses, as after a change of the password, only the session's end deletes it."""
 
-    def answered(answer: Answer) -> None:
-        """By the listing, or by the deletion of the folder, which comes last."""
-        if isinstance(answer.exception, UNSENT_OR_UNHEARD):
-            sweep(session, folder, guid)
-        elif isinstance(answer.said, list):
+    def listed(answer: Answer) -> None:
+        if isinstance(answer.said, list):
             for name in answer.said:
                 if name.startswith(guid):
-                    delete(f"{folder}/{name}")(session)
-            delete(folder)(session).rawlink(answered)
+                    delete(f"{folder}/{name}")(session).rawlink(refused)
+            delete(folder)(session).rawlink(again_if_broken)  # it comes last
+        else:
+            refused(answer)
+            again_if_broken(answer)
 
-    session.run(lambda: children(folder)(session).rawlink(answered))
+    def again_if_broken(answer: Answer) -> None:
+        if isinstance(answer.exception, UNSENT_OR_UNHEARD):
+            sweep(session, folder, guid)
+
+    refused = partial(_end_if_refused, session, folder)
+    session.run(lambda: children(folder)(session).rawlink(listed))
+
+
+def _end_if_refused(session: Session, folder: str, answer: Answer) -> None:
+    if isinstance(answer.exception, NoAuthError) and not session.is_over:
+        log.warning("ZooKeeper refuses to delete a claim in %r: its session is ended", folder)
+        session.stop()
 
 
 def guid_of(token: str) -> str:
