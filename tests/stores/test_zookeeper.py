@@ -168,6 +168,45 @@ def test_waiters_that_give_up_leave_one_watch(
         assert watches(server) == 1
 
 
+def test_a_waiter_is_woken_though_another_one_looked_before_it_came(
+    either: AnyClient, other: lockkit.LockClient
+) -> None:
+    """The other one has read the queue without it, and joins behind it after it fell asleep."""
+    store: Any = either.store
+    late = claim("stock", Mode.ENQUEUE)
+    lease = other.lock("stock").acquire()
+    step = store.acquire(late)
+    reply = either.perform(first_of(step))
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(either.lock("stock").acquire)
+        eventually(lambda: any(node.is_watching for node in nodes_of(store)))
+        (signal,) = (node.signal for node in nodes_of(store) if node.is_watching)
+        assert isinstance(either.perform(rest_of(step, reply)), Busy)
+        lease.release()
+        waiting.result().release()
+        assert signal.is_set  # else it asked again by itself, after a second
+    assert isinstance(either.perform(store.acquire(late)), Grant)
+    assert either.perform(store.release(late)) is Release.RELEASED
+
+
+def nodes_of(store: Any) -> list[Any]:
+    return list(store._nodes._nodes.values())
+
+
+def first_of(step: Step[Any]) -> Step[Any]:
+    """The reply to its first request."""
+    return (yield next(step))
+
+
+def rest_of(step: Step[Any], reply: Any) -> Step[Any]:
+    """The same step from there on."""
+    try:
+        while True:
+            reply = yield step.send(reply)
+    except StopIteration as ended:
+        return ended.value
+
+
 def test_a_node_whose_creation_got_no_reply_is_found_again(
     server: ZooKeeperServer, url: str, tree: KazooClient
 ) -> None:

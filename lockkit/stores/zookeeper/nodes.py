@@ -36,7 +36,7 @@ class Watch:
     def __init__(self, among: dict[str, Watch], path: str) -> None:
         self._among = among
         self.path = path
-        self.signal = Signal()  #: of the last one that came to wait: those before it have left
+        self.signal = Signal()  #: of the one that waits for it: any before that has left
         self.is_set_up = False
         self.is_over = False
         among[path] = self
@@ -91,13 +91,16 @@ class Node:
         self.is_over = True
         return Gone()
 
-    def watch_for(self, path: str) -> Watch:
+    def watch_of(self, path: str) -> Watch:
         """One for each path, however often it is waited for."""
         assert self.session is not None
-        watch = self.session.watches.get(path) or Watch(self.session.watches, path)
-        self.watch, self.signal = watch, Signal()
-        watch.signal = self.signal
-        return watch
+        return self.session.watches.get(path) or Watch(self.session.watches, path)
+
+    def wait_for(self, path: str) -> Watch:
+        """That of the one just before it, which tells nobody else from now on."""
+        self.watch, self.signal = self.watch_of(path), Signal()
+        self.watch.signal = self.signal
+        return self.watch
 
     @property
     def has_ended(self) -> bool:

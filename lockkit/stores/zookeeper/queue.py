@@ -143,7 +143,7 @@ class ZooKeeperQueue(ZooKeeperListing):
         ``remake``: make it just before; it may be gone again."""
         node.data["granted"] = None
         asked = [join(f"{node.folder}/{node.guid}-", encoded(node.data)), children(node.folder)]
-        watched = node.watch_for(f"{node.folder}/{queue[-1]}") if queue else None
+        watched = node.watch_of(f"{node.folder}/{queue[-1]}") if queue else None
         if watched is not None:
             asked += read(f"{node.folder}/{queue[0]}"), watch(watched)
         before = [create(node.folder)] if remake else []

@@ -78,11 +78,11 @@ class ZooKeeperStore(
         if node is None or node.is_over or not node.before:
             return None
         if not node.is_watching:
-            watched = node.watch_for(node.before)
+            watched = node.wait_for(node.before)
             if not watched.is_set_up:
                 (answer,) = yield from ask_of(node, watch(watched))
                 watched.answered(told(answer, NoNodeError))
-        if node.is_watching and node.signal is not None:
+        if node.is_watching and node.signal is not None and not node.is_over:
             yield Park(node.signal, seconds)
         return None
 
