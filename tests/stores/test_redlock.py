@@ -460,6 +460,21 @@ async def interrupted(client: aio.AsyncLockClient, at: int) -> str:
     return interrupting.where
 
 
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("at", range(1, 17))
+def test_an_interrupt_as_a_node_is_first_connected_to_loses_no_node(nodes: Nodes, at: int) -> None:
+    """Its thread has not begun, and nobody waits for that. Tasks have no thread to begin."""
+    with lockkit.connect(nodes[:3].url(socket_timeout=LONG), ttl=6) as client:
+        with Interrupting(at, below="redlock/line.py") as interrupting:
+            client.lock("a").acquire()
+        assert interrupting.where
+        started = now()
+        assert client.perform(client.store.health()) == []
+        assert now() - started < AT_ONCE
+        collected()
+
+
 def test_a_forked_child_has_connections_of_its_own(nodes: Nodes) -> None:
     with lockkit.connect(nodes.url(), ttl=30.0) as client:
         lease = client.lock("a").acquire()

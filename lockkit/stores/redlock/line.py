@@ -153,6 +153,12 @@ class Attempt:
         error = self._failure if self.is_over else self._expected
         return error and anew(error)
 
+    def end(self) -> None:
+        """It is over. The next one need not wait, unless this one is known to have failed."""
+        self._over = now()
+        for listener in self._told:
+            listener()
+
     def tell(self, listener: Callable[[], None]) -> None:
         """When it is over."""
         self._told.append(listener)
@@ -168,9 +174,7 @@ class Attempt:
             self._failure = BackendUnavailable("the connection could not be made")
             self._failure.__cause__ = error
         finally:
-            self._over = now()
-            for listener in self._told:
-                listener()
+            self.end()
 
 
 class Lines:
@@ -221,14 +225,20 @@ class Lines:
 
     def attempt(self) -> Attempt:
         """The one that goes on, or a new one."""
-        with self._mutex:
-            attempt = self._attempt
-            if attempt is not None and attempt.is_recent():
-                return attempt
-            closed = self._closed
-            self._attempt = attempt = Attempt(lambda: self._connect(closed), attempt)
-        attempt.start()
-        return attempt
+        made = None
+        try:
+            with self._mutex:
+                attempt = self._attempt
+                if attempt is not None and attempt.is_recent():
+                    return attempt
+                closed = self._closed
+                made = self._attempt = Attempt(lambda: self._connect(closed), attempt)
+            made.start()
+        except BaseException:  # interrupted: its thread may never begin
+            if made is not None:
+                made.end()
+            raise
+        return made
 
     def close(self) -> None:
         self._closed += 1
