@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -850,6 +851,92 @@ def test_a_password_that_cannot_be_had_is_an_error_and_asked_for_again(url: str)
         assert isinstance(caught.value.__cause__, OSError)
         vault["open"] = True
         assert client.lock("stock").acquire().release()
+
+
+class Vault:
+    """It has a password, and fails so often when it is asked for that."""
+
+    failures = 0.0
+
+    def __call__(self) -> str:
+        if self.failures > 0:
+            self.failures -= 1
+            raise OSError("the vault is shut")
+        return CANARY
+
+
+@pytest.fixture
+def vault() -> Vault:
+    return Vault()
+
+
+@pytest.fixture
+def proxy(server: ZooKeeperServer) -> Iterator[FaultProxy]:
+    with FaultProxy("127.0.0.1", server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def guarded(
+    api: Api, server: ZooKeeperServer, url: str, vault: Vault, proxy: FaultProxy
+) -> Iterator[AnyClient]:
+    """A client with the vault's password, whose connection can be cut."""
+    login = {"username": "shop", "password": vault, "connect_timeout": SOON}
+    near = url.replace(f":{server.port}", f":{proxy.port}")
+    client = connect(api, near, ttl=TTL, options=login)
+    yield client
+    (client.stop if isinstance(client, BlockingClient) else client.close)()
+
+
+def test_a_password_function_that_fails_once_ends_no_session(
+    guarded: AnyClient, vault: Vault, proxy: FaultProxy
+) -> None:
+    lease = guarded.lock("stock", ttl=LONG).acquire()
+    vault.failures = 2
+    proxy.cut()
+    assert guarded.lock("other", ttl=LONG).acquire().release()
+    assert vault.failures == 0
+    lease.check()
+    assert lease.release()
+
+
+def test_a_password_function_that_goes_on_failing_is_not_asked_for_ever(
+    guarded: AnyClient, vault: Vault, proxy: FaultProxy
+) -> None:
+    """But as long as the session may live. Then a new one asks once for each request."""
+    lease = guarded.lock("stock").acquire()
+    session = session_of(guarded, "stock")
+    vault.failures = inf
+    proxy.cut()
+    eventually(lambda: lease.lost)
+    eventually(lambda: session.is_over)
+    with pytest.raises(BackendUnavailable, match=r"OPTIONS\['password'\] has failed"):
+        guarded.lock("stock").acquire()
+    vault.failures = 0
+    assert guarded.lock("stock").acquire().release()
+    assert not lease.release()
+
+
+def test_a_request_meanwhile_says_why_there_is_no_connection(
+    server: ZooKeeperServer, url: str, vault: Vault, proxy: FaultProxy
+) -> None:
+    login = {"username": "shop", "password": vault, "connect_timeout": 0.2}
+    near = url.replace(f":{server.port}", f":{proxy.port}")
+    with lockkit.connect(near, ttl=LONG, options=login) as client:
+        eventually(lambda: works(client))
+        vault.failures = inf
+        proxy.cut()
+        eventually(lambda: not works(client))
+        with pytest.raises(BackendUnavailable, match=r"OPTIONS\['password'\] has failed"):
+            client.lock("stock").acquire()
+        vault.failures = 0
+        eventually(lambda: works(client))
+
+
+def session_of(client: AnyClient, name: str) -> Session:
+    store: Any = client.store
+    (session,) = (n.session for n in nodes_of(store) if n.folder == store.folder(name))
+    return session
 
 
 def test_no_secret_is_shown(

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import AuthFailedError, SessionExpiredError
+from kazoo.exceptions import AuthFailedError, ConnectionDropped, SessionExpiredError
 from kazoo.protocol.states import KazooState, KeeperState
 
 from lockkit.engine.effects import Signal
@@ -97,6 +97,8 @@ class Session:
         self._xids = 0
         self._is_ready = False
         self._refusal: Exception | None = None
+        self._withheld: Exception | None = None  #: why there was no password when it was asked for
+        self._may_live_until = 0.0  #: without a connection
         self._stopping: Signal | None = None
         self._opening: set[Signal] = set()
         self._working = threading.Lock()
@@ -152,15 +154,16 @@ class Session:
 
     def failure(self) -> BackendError:
         """Why it is not open."""
-        if self._refusal is not None:
-            refusal: BackendError = StoreRefused(
-                "ZooKeeper refuses the user or the password, or there is none"
-            )
-            if isinstance(self._refusal, BackendUnavailable):
-                refusal = BackendUnavailable(str(self._refusal))
-            refusal.__cause__ = self._refusal.__cause__ or self._refusal
-            return refusal
-        return unreachable(self._handler.reason)
+        why = self._refusal or self._withheld
+        if why is None:
+            return unreachable(self._handler.reason)
+        refusal: BackendError = StoreRefused(
+            "ZooKeeper refuses the user or the password, or there is none"
+        )
+        if isinstance(why, BackendUnavailable):
+            refusal = BackendUnavailable(str(why))
+        refusal.__cause__ = why.__cause__ or why
+        return refusal
 
     def stop(self) -> Signal:
         """End it, and with it all that it has made; the signal is set when that is done."""
@@ -199,11 +202,7 @@ class Session:
     def _connecting(self, host: str, *where: Any) -> tuple[float, float]:
         """Replaces kazoo's step, whose reply has the timeout that the server has granted."""
         self._handler.peer = host
-        try:
-            self.kazoo.auth_data = self._configuration.credentials()
-        except Exception as error:  # of the user's callable
-            self._refusal = error
-            raise AuthFailedError from error
+        self._authenticate()
         began = now()
         with self._handler.connecting():
             read, connect = self._connect(host, *where)
@@ -217,6 +216,17 @@ class Session:
         self._wake()
         self._tell(is_lost=False)
         return read, connect
+
+    def _authenticate(self) -> None:
+        """By the user's callable, which may fail. It is asked again as long as leases may live."""
+        try:
+            self.kazoo.auth_data, self._withheld = self._configuration.credentials(), None
+        except Exception as error:
+            self._withheld = error
+            if now() < self._may_live_until:
+                raise ConnectionDropped("no password") from error
+            self._refusal = error
+            raise AuthFailedError from error
 
     def _note_timeout(self, granted: float) -> None:
         if granted > self.timeout * 1.01:
@@ -234,6 +244,7 @@ class Session:
         if self._is_ready:
             log.info("the connection to ZooKeeper is lost; its leases are unknown")
         self._is_ready = False
+        self._may_live_until = now() + self.timeout if state == KazooState.SUSPENDED else 0.0
         if self.kazoo.client_state == KeeperState.AUTH_FAILED:
             self._refusal = self._refusal or AuthFailedError()
             self._wake()
