@@ -267,6 +267,23 @@ def test_an_isolated_master_stops_granting(client: AnyClient, group: SentinelGro
         client.lock("stock:42").acquire()
 
 
+@pytest.mark.parametrize("query", ["", "?protocol=plain"])
+def test_a_user_who_may_not_ask_for_the_role_is_told_so(
+    client: AnyClient, group: SentinelGroup, query: str
+) -> None:
+    """Its connections do not check that they lead to the master."""
+    api: Api = "sync" if isinstance(client, lockkit.LockClient) else "async"
+    login = {"username": "shop", "password": "secret"}
+    with group.master.client() as admin:
+        for rules, codes in (("-role", ["isolation", "role"]), ("+role", ["isolation"])):
+            all_but = ("on", ">secret", "~*", "&*", "+@all", rules)
+            admin.execute_command("ACL", "SETUSER", "shop", *all_but)
+            allowed = connect(api, group.url + query, ttl=60.0, options=login)
+            assert allowed.lock("stock:42").acquire().release()
+            assert [each.code for each in allowed.perform(allowed.store.health())] == codes
+            allowed.close()
+
+
 def test_a_client_of_theirs_is_handed_over(group: SentinelGroup, other: lockkit.LockClient) -> None:
     """It goes on in the new master as well. One for replicas is refused."""
     addresses = [(HOST, sentinel.port) for sentinel in group.sentinels]

@@ -53,6 +53,19 @@ def isolation() -> Step[list[Finding]]:
     ]
 
 
+def role() -> Step[list[Finding]]:
+    """New connections ask for it, and go on if they may not."""
+    if (yield from _allowed(pack(b"ROLE"))) is not None:
+        return []
+    return [
+        Finding(
+            "role",
+            "whether the server is the master is not checked: this user may not ask it (ROLE)",
+            "Allow the user +role: Sentinels may not have heard of a fail-over yet.",
+        )
+    ]
+
+
 def capacity() -> Step[list[Finding]]:
     """Records fill a server's memory. One that may not be asked is told of by ``eviction``."""
     policy = yield from _info(b"memory", "maxmemory_policy")

@@ -9,7 +9,7 @@ import redis
 from lockkit.engine.effects import Step
 from lockkit.model.settings import AliasSettings
 from lockkit.model.types import Finding
-from lockkit.stores.redis.health import eviction, isolation
+from lockkit.stores.redis.health import eviction, isolation, role
 from lockkit.stores.redis.plain import PlainStore
 from lockkit.stores.redis.sentinel import Resolver, master_maker
 from lockkit.stores.redis.settings import Maker
@@ -31,7 +31,8 @@ class OfSentinels(ScriptSteps):
 
     def health(self) -> Step[list[Finding]]:
         found = yield from eviction()
-        return found + (yield from isolation())
+        found += yield from isolation()
+        return found + (yield from role())
 
 
 class SentinelStore(OfSentinels, RedisStore):
