@@ -44,7 +44,7 @@ def locked_with(
         For functions, methods, coroutine functions, partials and callable objects; put it below
         ``@app.task`` and its like, and directly above a coroutine function: what hides one is
         refused when it is called, as is all else that would go on after the release (a generator,
-        a task, a future, what @contextmanager makes).
+        a task, a running future, what @contextmanager makes).
         name: a template over the arguments, such as ``"report:{day}"``, or a callable that gets the
         arguments and returns a name. The name is what ``lockkit.name`` makes, and ``@lock_view``.
         ttl: seconds the lease lives unrenewed. timeout: seconds to wait (0: do not; None: for
@@ -151,8 +151,8 @@ class _Call:
             _end(result)
             raise ConfigurationError(
                 f"@locked: {self.shown} returned a {type(result).__name__}, which would run after "
-                "the release: put @locked directly above the coroutine function, or have the "
-                "function return what it has finished"
+                "the release: put @locked directly above a coroutine function, or have the "
+                "function wait for what it has begun, and return the result"
             )
         return result
 
@@ -214,7 +214,9 @@ def _shown(function: Callable[..., Any]) -> str:
 
 
 def _goes_on(result: object) -> bool:
-    if inspect.isawaitable(result) or isinstance(result, Future):
+    if isinstance(result, Future):  # of a pool: what already runs there cannot be cancelled
+        return not result.done()
+    if inspect.isawaitable(result):
         return True
     return inspect.isgenerator(result) or inspect.isasyncgen(result)
 

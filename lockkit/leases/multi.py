@@ -111,14 +111,15 @@ class _MultiLease(Generic[AnyLease]):
         for lease in ours:
             lease._ends_by(error)
         overdue: list[BaseLease] = [each for each in ours if each._overdue]
-        kept, failure = yield from _releasing_each(ours)
+        kept, failed, failure = yield from _releasing_each(ours)
         if isinstance(failure, BackendError):
             log.warning("release of %r not confirmed: %s", failure.name, failure)
-            kept = kept and not overdue
         elif failure is not None:
             raise failure
-        if not kept and error is None:
-            raise _loss([*overdue, *ours])
+        # Of the others their store has told.
+        lost: list[BaseLease] = [each for each in overdue if each in failed]
+        if error is None and (lost or not kept):
+            raise _loss([*lost, *ours])
 
 
 class MultiLease(_MultiLease["Lease"], ThreadLease):
@@ -132,15 +133,18 @@ class AsyncMultiLease(_MultiLease["AsyncLease"], TaskLease):
 
 def releasing_all(leases: Sequence[BaseLease]) -> Step[bool]:
     """Try each, the last one first, whatever becomes of the others. Then raise the graver error."""
-    kept, failure = yield from _releasing_each(leases)
+    kept, _, failure = yield from _releasing_each(leases)
     if failure is not None:
         raise failure
     return kept
 
 
-def _releasing_each(leases: Sequence[BaseLease]) -> Step[tuple[bool, BaseException | None]]:
-    """Whether all that could be released were still ours, and the graver error of the others."""
+def _releasing_each(
+    leases: Sequence[BaseLease],
+) -> Step[tuple[bool, list[BaseLease], BaseException | None]]:
+    """Whether all that could be released were still ours; the others, and their graver error."""
     left, kept = [*leases], True
+    failed: list[BaseLease] = []
     failure: BaseException | None = None
     while left:
         try:
@@ -152,8 +156,8 @@ def _releasing_each(leases: Sequence[BaseLease]) -> Step[tuple[bool, BaseExcepti
         except BaseException as error:  # noqa: BLE001  of several, one is raised below
             failure = _graver(failure, error)
             if left and left[-1].released:  # it has begun, so it has failed
-                left.pop()
-    return kept, failure
+                failed.append(left.pop())
+    return kept, failed, failure
 
 
 def _graver(one: BaseException | None, other: BaseException) -> BaseException:

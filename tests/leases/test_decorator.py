@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -239,8 +239,8 @@ def _task() -> Any:
 
 
 def _submitted() -> Any:
-    with ThreadPoolExecutor(1) as threads:
-        return threads.submit(len, "")
+    """As a pool makes it, which may take it up at any time."""
+    return Future()
 
 
 @pytest.mark.parametrize(
@@ -267,6 +267,14 @@ async def test_what_goes_on_after_the_release_is_refused(
         await lockkit.locked("report", timeout=0)(twin)()
     await asyncio.sleep(0)  # a task that was not cancelled begins
     assert held(locks) == {}
+
+
+def test_a_future_that_is_done_is_returned(locks: LockClient) -> None:
+    def function() -> Future[int]:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(lambda: 42)
+
+    assert lockkit.locked("report", timeout=0)(function)().result() == 42
 
 
 @pytest.mark.parametrize("function", [contextmanager(_generator), asynccontextmanager(_stream)])

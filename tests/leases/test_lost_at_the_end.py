@@ -12,6 +12,7 @@ import pytest
 
 import lockkit
 from lockkit.engine.effects import Step
+from lockkit.leases.lease import BaseLease
 from lockkit.model.errors import BackendUnavailable, LeaseLost
 from lockkit.model.types import Release, Request
 from lockkit.testing.blocking import AnyClient, Api, BlockingClient, connect
@@ -147,6 +148,26 @@ def test_of_several_one_is_gone_and_another_cannot_be_told(
     with pytest.raises(LeaseLost, match="'b' is lost: an operator released it"), leases:
         pass
     assert any("release of 'a' not confirmed" in said for said in caplog.messages)
+
+
+def test_of_several_one_is_late_and_another_cannot_be_told(
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its store says that the late one, which was handed over, was ours to the end."""
+    locks = client(LONG)
+    release, leases = locks.store.release, locks.multi("a", "b").acquire()
+    is_late = property(lambda lease: lease.name == "a")
+    monkeypatch.setattr(BaseLease, "_overdue", is_late)
+
+    def fails(request: Request) -> Step[Release]:
+        if request.name == "b":
+            raise BackendUnavailable("it is away")
+        return release(request)
+
+    monkeypatch.setattr(locks.store, "release", fails)
+    with leases:
+        pass
+    assert any("release of 'b' not confirmed" in said for said in caplog.messages)
 
 
 def test_a_step_that_fails_names_its_lock(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

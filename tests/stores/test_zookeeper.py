@@ -767,6 +767,31 @@ def test_a_folder_that_may_not_be_deleted_ends_no_session(
         lease.check()
 
 
+def test_a_claim_that_was_refused_ends_no_session(url: str, tree: KazooClient) -> None:
+    """Somebody with another password has just made the folder of the name."""
+    both = [make_digest_acl("shop", each, all=True) for each in ("old", "new")]
+    logins: list[dict[str, Any]] = [{"username": "shop", "password": p} for p in ("new", "old")]
+    with lockkit.connect(url, options={**logins[1], "acl": both}) as first:
+        first.lock("warm-up").acquire().release()
+    locks, other = (lockkit.connect(url, ttl=60, options=login) for login in logins)
+    with locks, other, locks.lock("healthy") as lease:
+        store: Any = locks.store
+        request = claim("stock")._replace(ttl=60)
+        step = store.acquire(request)
+        reply = locks.perform(first_of(step))
+        with other.lock("stock"):
+            with pytest.raises(StoreRefused):
+                locks.perform(rest_of(step, reply))
+            if store._nodes.get(request.token) is not None:
+                give_up(store, request)
+            later = claim("later")._replace(ttl=60)
+            assert isinstance(locks.perform(store.acquire(later)), Grant)
+            give_up(store, later)
+            eventually(lambda: not tree.exists("/lockkit/locks/later"))  # nothing before it goes on
+        lease.check()
+        assert lease.release()
+
+
 def test_a_password_is_changed_while_both_are_in_the_acl(url: str, tree: KazooClient) -> None:
     """The folders that stay are given that ACL once; then the processes change one by one."""
     old = {"username": "shop", "password": "old"}

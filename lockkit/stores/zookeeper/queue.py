@@ -8,7 +8,7 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from lockkit.engine.effects import Step
 from lockkit.model.clock import now
-from lockkit.model.errors import BackendUnavailable, OutcomeUnknown
+from lockkit.model.errors import BackendUnavailable, OutcomeUnknown, StoreRefused
 from lockkit.model.types import Busy, Gone, Grant, Mode, Request, alive_for
 from lockkit.stores.zookeeper.failures import SessionEnded, reason, refused, told
 from lockkit.stores.zookeeper.listing import ZooKeeperListing
@@ -81,14 +81,12 @@ class ZooKeeperQueue(ZooKeeperListing):
         if queue and (request.mode is Mode.TRY or is_full):
             return Busy(ahead=len(queue) - 1, full=is_full, holder=holder)
         node = self._intend(request, session)
-        made = (yield from self._begin(request, node)) if isinstance(names, NoNodeError) else None
-        if made is not None:
-            return made
-        for number in range(TRIES):
-            made = yield from self._join(request, node, queue, remake=number > 0)
-            if made is not None:
-                return made
-        raise BackendUnavailable("the folder of the name in ZooKeeper comes and goes")
+        try:
+            return (yield from self._make(request, node, names))
+        except StoreRefused:
+            if not node.path:  # nothing was made that would have to be deleted
+                self._nodes.forget(request.token)
+            raise
 
     def look(self, request: Request, node: Node) -> Step[Grant | Busy | Gone]:
         """Ask again for a node that is there."""
@@ -118,6 +116,17 @@ class ZooKeeperQueue(ZooKeeperListing):
         node = Node(self.folder(request.name), request, session)
         self._nodes.add(node)
         return node
+
+    def _make(self, request: Request, node: Node, names: Any) -> Step[Grant | Busy | Gone]:
+        made = (yield from self._begin(request, node)) if isinstance(names, NoNodeError) else None
+        if made is not None:
+            return made
+        queue = in_order(names)
+        for number in range(TRIES):
+            made = yield from self._join(request, node, queue, remake=number > 0)
+            if made is not None:
+                return made
+        raise BackendUnavailable("the folder of the name in ZooKeeper comes and goes")
 
     def _begin(self, request: Request, node: Node) -> Step[Grant | Busy | Gone | None]:
         """Make the folder and be the first in it. None: it is there already."""
