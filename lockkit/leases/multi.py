@@ -116,7 +116,7 @@ class _MultiLease(Generic[AnyLease]):
             log.warning("release of %r not confirmed: %s", failure.name, failure)
         elif failure is not None:
             raise failure
-        # Of the others their store has told.
+        # The store has answered for the others.
         lost: list[BaseLease] = [each for each in overdue if each in failed]
         if error is None and (lost or not kept):
             raise _loss([*lost, *ours])
