@@ -7,6 +7,9 @@ from types import CodeType, FrameType, FunctionType
 
 from lockkit.model.errors import ConfigurationError
 
+TASKS = ("apply_async", "call_local", "send_with_options", "enqueue", "make_context")
+"""Methods of a task of Celery, Huey, Dramatiq and Django, and of a command of Click."""
+
 
 def refuse_bare(decorator: str, name: object, example: str = "stock:{sku}") -> None:
     """Raise ConfigurationError for ``@decorator`` without parentheses, where its name stands.
@@ -17,6 +20,20 @@ def refuse_bare(decorator: str, name: object, example: str = "stock:{sku}") -> N
     if is_written_above(name, sys._getframe(2)):
         raise ConfigurationError(
             f"@{decorator} needs the name of a lock: write @{decorator}({example!r})"
+        )
+
+
+def refuse_task(decorator: str, function: object) -> None:
+    """Raise ConfigurationError for a task or command, which is registered without the decorator.
+
+    Its class tells: what RQ gives a function are attributes, and its workers import the name.
+    """
+    kind = function.__class__  # a lazy task of Celery tells the real one so
+    if any(hasattr(kind, method) for method in TASKS):
+        raise ConfigurationError(
+            f"@{decorator} stands above the decorator that makes a {kind.__name__} of the "
+            f"function, and would be left out when that is run: put @{decorator} directly above "
+            "the function, below @app.task and its like"
         )
 
 

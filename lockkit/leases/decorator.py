@@ -10,7 +10,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, cast
 
 from lockkit.leases.client import Clients, LockClient
-from lockkit.leases.decorating import refuse_bare
+from lockkit.leases.decorating import refuse_bare, refuse_task
 from lockkit.leases.default_store import chosen_url
 from lockkit.leases.until import check_in_atomic, check_until, only_blocking
 from lockkit.model.checks import check_timeout, check_ttl
@@ -186,6 +186,7 @@ def _without(signature: inspect.Signature, name: str | None) -> inspect.Signatur
 
 
 def _check_kind(function: Callable[..., Any]) -> None:
+    refuse_task("locked", function)
     if inspect.isclass(function):
         raise ConfigurationError(f"@locked is for functions: decorate a method of {function!r}")
     if not callable(function):
