@@ -15,6 +15,7 @@ from lockkit.model.log import log
 from lockkit.model.types import Kind, LeaseState, Owner
 from lockkit.runtime import process
 from lockkit.runtime.hold import Hold
+from lockkit.runtime.schedule import DROPPED
 from lockkit.stores.contract import ABLE
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class BaseLease:
             complaint = f"{self!r} was never released; it was acquired in {by.thread} of {by}"
             self.released = True
             if not self._is_inner():
-                self._hold.lose()  # the watchdog drops it, so it expires
+                self._hold.lose(DROPPED)  # the watchdog says it: here may be the middle of a step
             if self._hold.generation == process.generation():
                 warnings.warn(complaint, ResourceWarning, source=self, stacklevel=2)
 

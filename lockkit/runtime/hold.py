@@ -218,8 +218,8 @@ class Hold:
             if lease is not None and not lease._ended:
                 yield lease
 
-    def lose(self) -> None:
-        self.dead = self.dead or True
+    def lose(self, why: bool | str = True) -> None:
+        self.dead = self.dead or why
 
     def loss(self, now: float) -> LeaseLost:
         """The error of a lease that is lost, and why it is."""

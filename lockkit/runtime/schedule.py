@@ -14,6 +14,9 @@ RETRY = 0.25
 BATCH_AHEAD = 0.1
 """Part of its renewal interval by which a hold is renewed early to share a batch."""
 
+DROPPED = "its lease was collected, never released"
+"""So a hold is marked; it may be the middle of a step of the same schedule."""
+
 
 class Schedule:
     """Holds to renew and requests to withdraw. Thread-safe.
@@ -79,15 +82,19 @@ class Schedule:
             hold.lose()
         return holds
 
-    def take_due(self, now: float) -> tuple[list[Hold], list[Request]]:
-        """What to renew and to withdraw now. Forgets what is lost or no longer wanted."""
+    def take_due(self, now: float) -> tuple[list[Hold], list[Request], list[Hold]]:
+        """What to renew and to withdraw now, and what nobody has any more though nobody has
+        released it, each once. Forgets what is lost or no longer wanted."""
         with self._lock:
             self._asked = _next(now, self._asked, self._wake_at)
             self._wake_at = -math.inf  # the runner is awake: whoever adds need not wake it
             due: list[Hold] = []
+            dropped: list[Hold] = []
             for token, hold in list(self._holds.items()):
                 if hold.is_over(now) or not hold.used:
                     self._holds.pop(token, None)  # it may have been released just now
+                    if hold.dead is DROPPED:
+                        dropped.append(hold)
                 elif not hold.renewable(now):
                     hold.due = hold.deadline  # still held, and to be released at exit
                 elif hold.due <= now + min(hold.deadline - now, hold.ttl) * BATCH_AHEAD:
@@ -95,7 +102,7 @@ class Schedule:
             for token, (_, until) in list(self._withdrawals.items()):
                 if until <= now:
                     del self._withdrawals[token]
-            return due, [request for request, _ in self._withdrawals.values()]
+            return due, [request for request, _ in self._withdrawals.values()], dropped
 
     def sleep_until(self, now: float) -> float:
         """When the runner must look again; after this, ``add`` tells whether that is too late.

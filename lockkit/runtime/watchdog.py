@@ -17,7 +17,7 @@ from lockkit.engine.effects import Step
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError, ConfigurationError, DamagedRecord, StoreRefused
 from lockkit.model.log import log
-from lockkit.model.types import Request
+from lockkit.model.types import Owner, Request
 from lockkit.runtime import native, process
 from lockkit.runtime.background import Background
 from lockkit.runtime.hold import Hold
@@ -82,10 +82,17 @@ class BaseWatchdog(ABC):
 
     def _renewing(self) -> Step[None]:
         """One pass."""
-        holds, withdrawals = self._schedule.take_due(now())
+        holds, withdrawals, dropped = self._schedule.take_due(now())
         if holds:
             yield from holding.renew(self._store, holds)
             self._notices.look_at(holds)
+        for hold in dropped:
+            by = Owner.decode(hold.request.owner)
+            log.warning(
+                "the lease on %r was never released, and is not renewed, because nothing refers to "
+                "it: keep what acquire() returns; it was acquired in %s of %s",
+                *(hold.name, by.thread, by),
+            )
         for request in withdrawals:
             try:
                 yield from self._store.withdraw(request)

@@ -56,7 +56,7 @@ def test_a_renewal_never_leaves_less_than_the_holder_asked_for(extended: float) 
     asked = held.ask(extended, START)
     held.renewed(asked.number, START, extended, START)
     moment, step = START, extended / 200
-    while schedule.take_due(moment) == ([], []):
+    while schedule.take_due(moment) == ([], [], []):
         moment += step
     before, left = held.deadline, START + extended - moment
     assert left > min(extended, TTL) / 2  # while there is time to try again
@@ -78,7 +78,7 @@ class TestASchedule:
                 return False
 
         schedule.add(hold("a", Vanishing))
-        assert schedule.take_due(START) == ([], [])
+        assert schedule.take_due(START) == ([], [], [])
 
     def test_a_hold_is_released_while_the_next_renewal_is_looked_for(self) -> None:
         schedule = Schedule()
@@ -399,8 +399,8 @@ def test_what_cannot_be_given_back_is_tried_until_the_last_extension_has_expired
         held.renewed(asked.number, START, 20 * TTL, START)
     held.ask(TTL / 10, START)
     schedule.withdraw(held.request, START, held.latest)
-    assert schedule.take_due(START + 20 * TTL) == ([], [held.request])
-    assert schedule.take_due(START + 21 * TTL) == ([], [])
+    assert schedule.take_due(START + 20 * TTL) == ([], [held.request], [])
+    assert schedule.take_due(START + 21 * TTL) == ([], [], [])
 
 
 def test_what_is_done_after_a_long_extension_counts_instead_of_it() -> None:
