@@ -31,6 +31,7 @@ from lockkit.model.errors import (
 )
 from lockkit.model.types import UNSET, Unset
 from lockkit.operate.console import Console, Exit, UsageError
+from lockkit.operate.setting_checks import refuse_within_process
 from lockkit.operate.stores import Stores
 from lockkit.operate.text import printable
 from lockkit.runtime import process
@@ -66,6 +67,7 @@ def run_program(arguments: argparse.Namespace, stores: Stores, console: Console)
     """The program's exit status (128 + n for signal n), 75, or 1 if the lease was lost."""
     alias = stores.select([arguments.alias])[0]
     client = _limited(stores.client(alias), arguments.max_hold)
+    refuse_within_process(client)
     with _standing_by(arguments.name, arguments.program, console) as program:
         try:
             lock = client.lock(

@@ -35,6 +35,16 @@ def setting_findings(aliases: Iterable[AliasSettings], *, debug: bool) -> Iterat
         yield from _durations(entry)
 
 
+def refuse_within_process(client: LockClient) -> None:
+    """Raise ConfigurationError if other processes do not share its store."""
+    if isinstance(client.store, ProcessLocal):
+        settings = client.settings
+        raise ConfigurationError(
+            f"{settings.shown_location} (lock alias {settings.alias!r}) is within one process, so "
+            "this would exclude nobody: use a store that processes share, such as redis://"
+        )
+
+
 def store_findings(client: LockClient) -> Iterator[Finding]:
     """Whether the store answers, and whether it is set up to keep what it is told. Does I/O."""
     alias = f"lock alias {client.settings.alias!r}"

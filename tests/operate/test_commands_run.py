@@ -376,8 +376,16 @@ def test_max_hold_none(client: LockClient) -> None:
     assert status == 0
 
 
+def test_a_store_within_this_process_is_refused(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    ended = locks(lockkit.connect("memory://"), "run", "job", "--", "touch", str(ran))
+    assert ended.status == 1
+    assert "memory:// (lock alias 'default') is within one process, so this would ex" in ended.err
+    assert not ran.exists()
+
+
 def test_alias(client: LockClient) -> None:
-    other = lockkit.connect("memory://")
+    other = lockkit.connect(f"{client.settings.location}.other")
     both = {"default": lambda: other, "jobs": lambda: client}
     lease = client.lock("job").acquire()
     assert locks(both, "run", "job", "--timeout", "0", "--", "true").status == 0

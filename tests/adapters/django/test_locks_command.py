@@ -84,6 +84,13 @@ def test_every_alias(url: str) -> None:
         assert "reports" in called("--alias", "reports")
 
 
+@override_settings(LOCKKIT={"default": "memory://"})
+def test_a_program_is_not_run_under_a_lock_within_this_process() -> None:
+    with pytest.raises(CommandError) as raised:
+        called("run", "nightly", "--", "true")
+    assert raised.value.returncode == 1
+
+
 def test_options_as_keywords() -> None:
     hold(locks["default"], "a")
     hold(locks["default"], "b")

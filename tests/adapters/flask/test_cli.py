@@ -68,6 +68,16 @@ def test_arguments_of_a_child_pass_unchanged(make_app: Callable[..., Flask]) -> 
     assert app.test_cli_runner().invoke(args=line).exit_code == 7
 
 
+def test_a_program_is_not_run_under_a_lock_within_this_process(
+    make_app: Callable[..., Flask],
+) -> None:
+    app = make_app(LOCKKIT={"default": {}, "reports": "memory://"})
+    line = ["locks", "run", "nightly", "--alias", "reports", "--", "true"]
+    result = app.test_cli_runner().invoke(args=line)
+    assert result.exit_code == 1
+    assert "within one process" in result.output
+
+
 def test_as_a_program(tmp_path: Path) -> None:
     done = _flask(tmp_path, "locks", "--format", "json")
     assert (done.returncode, done.stderr) == (0, "")
