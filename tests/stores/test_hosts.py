@@ -70,8 +70,8 @@ def test_a_bad_one(module: Any, url: str, options: dict[str, Any], told: str) ->
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        (f"{SENTINEL}:canary@127.0.0.1:1,127.0.0.1:2/shop", "'shop'.*refused"),
-        (f"{CLUSTER}:canary@127.0.0.1:1,127.0.0.1:2", "refused"),
+        (f"{SENTINEL}:canary@127.0.0.1:1,127.0.0.1:2/shop", "'shop': 127.0.0.1:2: .*refused"),
+        (f"{CLUSTER}:canary@127.0.0.1:1,127.0.0.1:2", "127.0.0.1:2: .*refused"),
     ],
 )
 def test_nobody_there(url: str, told: str) -> None:

@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import pytest
+import redis
+import redis.asyncio
 from tls_ends import TLSEnd
 
 import lockkit
@@ -319,21 +321,36 @@ def test_nobody_there_is_unavailable_at_once() -> None:
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("redis://:canary@127.0.0.1:1/0", "refused"),
-        ("unix:///nowhere/redis.sock", "No such file"),
-        ("rediss://:canary@127.0.0.1:{port}/0", "TLS"),
-        ("redis://:canary@127.0.0.1:{port}/99", "password|database"),
-        ("redis://127.0.0.1:{port}/99", "no database of the number"),
+        ("redis://:canary@127.0.0.1:1/0", "127.0.0.1:1: the Redis server.*(refused|Connect call)"),
+        ("unix:///nowhere/redis.sock", "^/nowhere/redis.sock: .*No such file"),
+        ("rediss://:canary@127.0.0.1:{port}/0", "^127.0.0.1:{port}: .*(TLS|no answer)"),
+        ("redis://:canary@127.0.0.1:{port}/99", "^127.0.0.1:{port}: the .*(password|database)"),
+        ("redis://127.0.0.1:{port}/99", "^127.0.0.1:{port}: .*no database of the number"),
     ],
 )
-def test_an_error_says_why_it_cannot_connect(
-    redis_server: RedisServer, url: str, reason: str
+@pytest.mark.parametrize("api", ["sync", "async"])
+def test_an_error_says_why_it_cannot_connect_and_where(
+    redis_server: RedisServer, url: str, reason: str, api: Api
 ) -> None:
-    client = connect(url.format(port=redis_server.port), options={"socket_timeout": 3})
+    url, reason = (text.replace("{port}", str(redis_server.port)) for text in (url, reason))
+    client = connect_by(api, url, options={"socket_timeout": 3})
     with pytest.raises(lockkit.BackendUnavailable, match=reason) as caught:
         client.lock("stock:42").acquire()
     assert "canary" not in str(caught.value)
-    client.close()
+    client.stop() if isinstance(client, BlockingClient) else client.close()
+
+
+def test_that_of_a_client_that_was_handed_over_says_where() -> None:
+    client = redis.Redis.from_url("redis://:canary@127.0.0.1:1/0")
+    with pytest.raises(lockkit.BackendUnavailable, match=r"^127\.0\.0\.1:1: the Red") as caught:
+        lockkit.connect(client=client).lock("stock:42").acquire()
+    assert "canary" not in str(caught.value)
+
+
+async def test_that_of_one_of_asyncio_does() -> None:
+    client = redis.asyncio.Redis.from_url("redis://:canary@127.0.0.1:1/0")
+    with pytest.raises(lockkit.BackendUnavailable, match=r"^127\.0\.0\.1:1: the Red"):
+        await aio.connect(client=client).lock("stock:42").acquire()
 
 
 def test_a_query_is_told_where_it_belongs() -> None:

@@ -38,7 +38,7 @@ class AsyncPoolWire(AsyncRedisWire):
         try:
             connection = await self._pool.get_connection(*ANY_COMMAND)
         except (RedisError, OSError) as error:
-            raise not_connected(error) from error
+            raise not_connected(error, self._pool.connection_kwargs) from error
         try:
             await connection.send_packed_command(b"".join(packed), check_health=False)
             return [await _read(connection) for _ in packed]

@@ -106,7 +106,7 @@ class PooledConnections:
         try:
             return self._get()
         except RedisError as error:
-            raise not_connected(error) from error
+            raise not_connected(error, self._pool.connection_kwargs) from error
 
     def give(self, connection: Connection) -> None:
         self._pool.release(connection)
@@ -132,7 +132,7 @@ def connect(connection: Connection) -> Any:
             _ask_whether_known(connection)
     except (RedisError, OSError) as error:
         connection.disconnect()
-        raise not_connected(error) from error
+        raise not_connected(error, dict(connection.repr_pieces())) from error
     except BaseException:  # interrupted, or there is no password to be had
         connection.disconnect()
         raise

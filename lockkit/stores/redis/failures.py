@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import redis.exceptions as driver
@@ -54,16 +55,25 @@ SAID = (driver.ResponseError, driver.AuthenticationError, driver.BusyLoadingErro
 """The server has replied."""
 
 
-def not_connected(error: Exception) -> BackendError:
-    """The connection could not be made, so nothing was applied."""
+def not_connected(error: Exception, at: Mapping[str, Any]) -> BackendError:
+    """The connection could not be made, so nothing was applied. ``at``: its arguments, which may
+    have the password as well."""
     if isinstance(error, driver.MaxConnectionsError):
         return BackendUnavailable("all connections of the pool are in use: raise max_connections")
     if isinstance(error, MasterUnknown):
         return BackendUnavailable(str(error))
     if isinstance(error, SAID):
         found = _refused(message_of(error))
-        return found if isinstance(found, StoreRefused) else BackendUnavailable(str(found))
-    return BackendUnavailable(f"the Redis server cannot be reached: {_reason(error)}")
+        kind = StoreRefused if isinstance(found, StoreRefused) else BackendUnavailable
+        return kind(f"{_address(at)}{found}")
+    return BackendUnavailable(f"{_address(at)}the Redis server cannot be reached: {_reason(error)}")
+
+
+def _address(at: Mapping[str, Any]) -> str:
+    """``127.0.0.1:6379: ``, or nothing: a client that was handed over may hide it."""
+    if at.get("host"):
+        return f"{at['host']}:{at.get('port', 6379)}: "
+    return f"{at['path']}: " if at.get("path") else ""
 
 
 def _reason(error: BaseException | None) -> str:

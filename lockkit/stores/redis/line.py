@@ -182,7 +182,7 @@ async def connected(connection: Connection) -> Line:
         return Line(connection)
     except (RedisError, OSError) as error:
         _abort(connection)
-        raise not_connected(error) from error
+        raise not_connected(error, dict(connection.repr_pieces())) from error
     except BaseException:  # cancelled: nobody else knows of it
         _abort(connection)
         raise

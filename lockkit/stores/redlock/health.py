@@ -8,7 +8,7 @@ from lockkit.engine.effects import Step
 from lockkit.model.errors import LockError
 from lockkit.model.types import Finding
 from lockkit.stores.redis.health import eviction, server
-from lockkit.stores.redlock.votes import SILENT, Answers
+from lockkit.stores.redlock.votes import Answers, reason
 
 State = tuple[str | None, list[Finding]]
 """The identity of a node, if the user may ask for it, and its own dangers."""
@@ -23,7 +23,7 @@ def dangers(answers: Answers[State], servers: Sequence[str]) -> Iterator[Finding
     known = dict[str, str]()
     for name, answer in zip(servers, answers, strict=True):
         if answer is None or isinstance(answer, LockError):
-            text = f"the node {name} does not vote: {answer or SILENT}"
+            text = f"the node {name} does not vote: {reason(name, answer)}"
             yield Finding("node", text, "Bring it back: fewer others may fail meanwhile.")
             continue
         itself, own = answer

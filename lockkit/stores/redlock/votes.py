@@ -100,11 +100,16 @@ def failure(answers: Answers[Any], servers: Sequence[str]) -> BackendError:
         for server, answer in zip(servers, answers, strict=True)
         if answer is None or isinstance(answer, LockError)
     }
-    text = "; ".join(f"{server}: {error or SILENT}" for server, error in failed.items())
+    text = "; ".join(f"{server}: {reason(server, error)}" for server, error in failed.items())
     found = _kind(answers)(f"{len(failed)} of {len(servers)} nodes do not vote: {text}")
     errors = [error for error in failed.values() if error is not None]
     found.__cause__ = errors[0].__cause__ or errors[0] if errors else TimeoutError(SILENT)
     return found
+
+
+def reason(server: str, error: LockError | None) -> str:
+    """Without the address, which its failed connection says as well."""
+    return SILENT if error is None else str(error).removeprefix(f"{server}: ")
 
 
 def _kind(answers: Answers[Any]) -> type[BackendError]:
