@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 from lockkit.model.errors import ConfigurationError
+from lockkit.model.options import check_options
 from lockkit.orders import refusals
 from lockkit.orders.decisions import REPLAYED_HEADER
 from lockkit.orders.forgery import with_token
@@ -51,9 +52,11 @@ NO_OPTIONS = ViewOptions()
 
 
 def ordered_by(
-    order_id: str | None = None, *, where: str = "@idempotent", **options: Any
+    where: str, known: Iterable[str], /, order_id: str | None = None, **options: Any
 ) -> ViewOptions:
-    """What ``@idempotent`` takes. Raises ConfigurationError for a wrong ``order_id``."""
+    """What ``@idempotent`` takes. Raises ConfigurationError for a wrong ``order_id``, and for what
+    is not ``known``."""
+    check_options(where, options, known)
     sources = None if order_id is None else (IdSource.parse(order_id, where=where),)
     return ViewOptions(sources=sources, inside=True, **options)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar
 from urllib.parse import quote
 
 from lockkit.leases.decorating import refuse_bare
@@ -36,6 +36,7 @@ from lockkit.model.errors import (
     TooManyWaiters,
 )
 from lockkit.model.names import Template, check_name
+from lockkit.model.options import check_options
 from lockkit.model.settings import DEFAULT_ALIAS
 from lockkit.model.types import UNSET, Unset
 from lockkit.web.name_fields import FieldError, RequestView, lock_name
@@ -86,6 +87,8 @@ _CHECKS = {"TIMEOUT": check_timeout, "BUSY_STATUS": _status, "MAX_WAITERS": chec
 waiting_room = WaitingRoom()
 """The waiting room of this process, for all aliases, views and frameworks."""
 
+OPTIONS = ("timeout", "ttl", "alias", "kind", "permits", "on_busy")
+
 
 class ViewLock(Generic[OnBusy]):
     """One use of ``lock_view``: what is locked, and how. It is made at import, and holds nothing.
@@ -105,8 +108,10 @@ class ViewLock(Generic[OnBusy]):
         kind: str = "mutex",
         permits: int | None = None,
         on_busy: OnBusy | None = None,
+        **unknown: Never,
     ) -> None:
         refuse_bare("lock_view", names[0] if names else None, EXAMPLE)
+        check_options("lock_view", unknown, OPTIONS)
         if not names:
             raise ConfigurationError(f"lock_view needs a name: lock_view({EXAMPLE!r})")
         self._names = [name if callable(name) else _template(name) for name in names]
@@ -119,6 +124,10 @@ class ViewLock(Generic[OnBusy]):
         check_kind(kind, permits)
         self._options = {"kind": kind, "permits": permits, "ttl": ttl}
         self._values = tuple(self._options.values())
+        if not (on_busy is None or callable(on_busy)):
+            raise ConfigurationError(
+                f"on_busy of lock_view is {on_busy!r}; it must be a function that makes a response"
+            )
         self._on_busy = on_busy
 
     def refuse_as_view(self, view: object, args: object, kwargs: object) -> None:

@@ -37,6 +37,8 @@ from lockkit_django.web.view_functions import has_lock, is_operation, show_types
 MIDDLEWARE_MODE = "_lockkit_order_mode"
 """Attribute of a request that came through the middleware: "sync" or "async"."""
 
+ORDER_OPTIONS = ("order_id", "required", "using", "atomic")
+
 View = Callable[..., Any]
 V = TypeVar("V", bound=Callable[..., Any])
 
@@ -57,16 +59,7 @@ class _Idempotent:
         atomic: bool = True,
     ) -> Callable[[V], V]: ...
 
-    def __call__(  # type: ignore[misc]
-        self,
-        view: Any = None,
-        /,
-        *,
-        order_id: str | None = None,
-        required: bool | None = None,
-        using: str | None = None,
-        atomic: bool = True,
-    ) -> Any:
+    def __call__(self, view: Any = None, /, **given: Any) -> Any:  # type: ignore[misc]
         """Make the function or method below an order, whatever PATHS and METHODS say.
 
         Put it below the view's own checks (``@permission_required``): they are then made before
@@ -75,7 +68,7 @@ class _Idempotent:
         ``atomic=False``: the view commits itself, in ``request.order.commit_in(…)``.
         IdempotentOrderMiddleware must be there: it commits. Raises ConfigurationError.
         """
-        options = ordered_by(order_id, required=required, using=using, atomic=atomic)
+        options = ordered_by("@idempotent", ORDER_OPTIONS, **given)
         return _inside(view, options) if view is not None else lambda v: _inside(v, options)
 
     exempt = staticmethod(exempt)
@@ -123,7 +116,7 @@ class IdempotentMixin:
 
 
 def _class_options(cls: type[IdempotentMixin]) -> ViewOptions:
-    return ordered_by(where=cls.__name__, **cls.order_options)
+    return ordered_by(cls.__name__, ORDER_OPTIONS, **cls.order_options)
 
 
 def _exempt(view: Any) -> Exempt | None:

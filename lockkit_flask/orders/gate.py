@@ -232,6 +232,9 @@ def binds_of(app: Flask) -> set[str]:
     return {using for using in found if using is not None}
 
 
+ORDER_OPTIONS = ("order_id", "required", "using")
+
+
 class _Idempotent:
     """The decorator ``idempotent``, and ``idempotent.exempt``."""
 
@@ -247,15 +250,7 @@ class _Idempotent:
         using: str | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
-    def __call__(  # type: ignore[misc]
-        self,
-        view: Any = None,
-        /,
-        *,
-        order_id: str | None = None,
-        required: bool | None = None,
-        using: str | None = None,
-    ) -> Any:
+    def __call__(self, view: Any = None, /, **given: Any) -> Any:  # type: ignore[misc]
         """Make the view below an order, whatever PATHS and METHODS say.
 
         Put it below the decorators that check who may do this: they are then asked before
@@ -263,7 +258,7 @@ class _Idempotent:
         required: 400 without one. using: the bind key of the order's database.
         Raises ConfigurationError at import for a wrong ``order_id``.
         """
-        options = ordered_by(order_id, required=required, using=using)
+        options = ordered_by("@idempotent", ORDER_OPTIONS, **given)
         return _inside(view, options) if view is not None else lambda v: _inside(v, options)
 
     exempt = staticmethod(exempt)
