@@ -6,13 +6,14 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import lockkit
 from lockkit.leases.default_store import default_url, unchosen
 from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.model.settings import DEFAULT_ALIAS, settings_from_url
 from lockkit.operate.arguments import taken_out
-from lockkit.operate.text import printable
+from lockkit.operate.text import bare_urls, printable
 from lockkit.stores.registry import load_store
 
 
@@ -37,9 +38,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _locks(find, arguments.key_prefix, theirs)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Shows no password of a URL in the wrong place."""
+
+    def error(self, message: str) -> NoReturn:
+        self.refuse(bare_urls(message))
+
+    def refuse(self, text: str) -> NoReturn:
+        """The text has no secret."""
+        super().error(text)
+
+
 def _store_options() -> argparse.ArgumentParser:
     """Those that may also stand after ``locks``."""
-    parser = argparse.ArgumentParser(prog="lockkit", allow_abbrev=False, add_help=False)
+    parser = _Parser(prog="lockkit", allow_abbrev=False, add_help=False)
     parser.add_argument(
         "--url",
         help="the store; default: $LOCKKIT_URL, else the user's SQLite file. Other users of this "
@@ -49,8 +61,8 @@ def _store_options() -> argparse.ArgumentParser:
     return parser
 
 
-def _parser(options: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser(options: argparse.ArgumentParser) -> _Parser:
+    parser = _Parser(
         prog="lockkit",
         allow_abbrev=False,
         parents=[options],
@@ -61,7 +73,7 @@ def _parser(options: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return parser
 
 
-def _url(given: str | None, parser: argparse.ArgumentParser, *, runs: bool) -> str:
+def _url(given: str | None, parser: _Parser, *, runs: bool) -> str:
     """The URL to use. A value on the command line that is not a URL is a usage error."""
     try:
         if given is None:
@@ -73,7 +85,7 @@ def _url(given: str | None, parser: argparse.ArgumentParser, *, runs: bool) -> s
     except DriverMissing:
         return given or ""
     except ConfigurationError as error:
-        parser.error(printable(str(error)))
+        parser.refuse(printable(str(error)))
     return given
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from lockkit.engine.state import GRACE_SECONDS, SECOND, TOMB_SECONDS, Holder, State, Waiter
-from lockkit.model.errors import KindMismatch, UpgradeRefused
+from lockkit.model.errors import OTHER_KIND, WRITE_FIRST, KindMismatch, UpgradeRefused
 from lockkit.model.types import (
     Busy,
     Gone,
@@ -117,7 +117,8 @@ def _refuse_upgrade(state: State, request: Request, now: int) -> None:
     """Two readers that both wait to write would wait for each other."""
     own = state.held_by(request.entrant, now)
     if own and not request.shared and all(holder.shared for holder in own):
-        raise UpgradeRefused(f"a reader of {request.name!r} asked to write it", name=request.name)
+        text = f"a reader of {request.name!r} asked to write it: {WRITE_FIRST}"
+        raise UpgradeRefused(text, name=request.name)
 
 
 def _use_as(state: State, request: Request, now: int) -> None:
@@ -126,7 +127,8 @@ def _use_as(state: State, request: Request, now: int) -> None:
         return
     if state.live(now) is not None or state.waits(now):
         used_as = state.kind.described(state.permits)
-        raise KindMismatch(f"{request.name!r} is in use as {used_as}", name=request.name)
+        text = f"{request.name!r} is in use as {used_as}: {OTHER_KIND}"
+        raise KindMismatch(text, name=request.name)
     state.forget(now)
     state.kind = request.kind
     state.queue.clear()

@@ -18,10 +18,12 @@ LIKE_A_SETTING = r"LOCK_?K?ITS?(_|$)"
 
 
 def nearest(word: object, known: Iterable[str]) -> str | None:
-    """The known word that is most like this one, if any is."""
+    """The known word that is most like this one, if any is. Capitals do not matter."""
     import difflib
 
-    return next(iter(difflib.get_close_matches(str(word), known, n=1)), None)
+    words = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(str(word).lower(), words, n=1)
+    return words[close[0]] if close else None
 
 
 def near_option(location: str, known: Iterable[str]) -> str:
@@ -136,10 +138,12 @@ def check_path(key: str, value: object) -> object:
     raise wrong(key, value, "the path of a file")
 
 
-def check_strings(key: str, value: object) -> list[str]:
+def check_strings(
+    key: str, value: object, remedy: str = "a list of strings that is not empty"
+) -> list[str]:
     if isinstance(value, (list, tuple)) and value and all(isinstance(v, str) for v in value):
         return list(value)
-    raise wrong(key, value, "a list of strings that is not empty")
+    raise wrong(key, value, remedy)
 
 
 def check_ttl(key: str, value: object) -> float:

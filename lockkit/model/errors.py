@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 UNNAMED = "the name"
 """Stands for the lock's name in the text of an error, if the store does not know the name."""
 
+OTHER_KIND = "use another name, or the same kind of lock everywhere"
+WRITE_FIRST = "ask for .write() first, and downgrade() its lease to read"
+"""What to do about a KindMismatch, and about an UpgradeRefused."""
+
 
 class LockError(Exception):
     """The base of every error that lockkit raises."""

@@ -271,7 +271,9 @@ class _Parser(argparse.ArgumentParser):
         add_options(self)
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message, self.format_usage())
+        is_late = self.prog == "lockkit locks run" and "--url" in message
+        hint = "; --url and --key-prefix stand before run" if is_late else ""
+        raise UsageError(f"{message}{hint}", self.format_usage())
 
     def print_help(self, file: object = None) -> NoReturn:
         raise HelpAsked(self.format_help())

@@ -19,7 +19,7 @@ from lockkit.model.errors import BackendError
 from lockkit.model.types import LockInfo, LockState
 from lockkit.operate.columns import details
 from lockkit.operate.console import Console, Exit, UsageError
-from lockkit.operate.inspect import RESOLVED
+from lockkit.operate.inspect import RESOLVED, Process, process_of
 from lockkit.operate.stores import Row, Stores
 from lockkit.operate.text import escape, printable
 from lockkit.runtime import process
@@ -133,6 +133,8 @@ def _change(kind: _Change, arguments: argparse.Namespace, stores: Stores, consol
     for row in chosen:
         console.write(details(row, console))
     console.flush()
+    if kind is _RELEASE and all(process_of(row.info.owner) is Process.GONE for row in chosen):
+        kind = kind._replace(question="Release this lease?", success="released")  # none to stop
     why_not = _why_not(chosen[0].info, kind, arguments, console)
     if why_not is None and not _made(kind, chosen, arguments.reason, stores):
         why_not = f": {kind.changed}"

@@ -22,7 +22,7 @@ from lockkit.operate.change import release, resolve
 from lockkit.operate.console import Closed, Console, Exit, Readable, UsageError, Writable
 from lockkit.operate.listing import list_locks, show
 from lockkit.operate.stores import ClientFactory, Stores
-from lockkit.operate.text import printable
+from lockkit.operate.text import bare_urls, printable
 from lockkit.operate.upkeep import OrderRecords, check, ddl, no_findings, no_records, prune
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _ended(command: Callable[[], int], console: Console, prog: str) -> int:
         console.write(str(asked))
         return Exit.OK
     except UsageError as error:
-        console.complain(f"{error.usage}{prog}: {printable(str(error))}")
+        console.complain(f"{error.usage}{prog}: {printable(bare_urls(str(error)))}")
         return Exit.USAGE
     except BrokenPipeError:
         raise

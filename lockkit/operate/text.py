@@ -71,6 +71,11 @@ def seconds(text: str) -> float:
     return sum(float(n) * UNITS[unit] for n, unit in re.findall(r"([\d.]+)([a-z]*)", text))
 
 
+def bare_urls(text: str) -> str:
+    """What somebody has typed, without the users, passwords and queries of its URLs."""
+    return re.sub(r"(://[^\s?]*)\?\S*", r"\1?…", re.sub(r"://\S*@", "://…@", text))
+
+
 def pad(text: str, width: int, *, right: bool = False) -> str:
     blanks = " " * (width - columns(text))
     return blanks + text if right else text + blanks

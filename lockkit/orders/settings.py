@@ -132,7 +132,10 @@ def _sources(key: str, value: object) -> tuple[IdSource, ...]:
 
 
 def _paths(key: str, value: object) -> tuple[re.Pattern[str], ...]:
-    return () if value in ([], ()) else tuple(_pattern(key, t) for t in check_strings(key, value))
+    if value in ([], ()):
+        return ()
+    texts = check_strings(key, value, "a list of strings, which may be empty")
+    return tuple(_pattern(key, text) for text in texts)
 
 
 def _pattern(key: str, text: str) -> re.Pattern[str]:

@@ -18,6 +18,7 @@ import lockkit
 from lockkit.leases.client import LockClient
 from lockkit.model.errors import BackendUnavailable, LeaseLost
 from lockkit.model.types import Owner
+from lockkit.runtime import process
 
 
 @pytest.fixture(params=["memory", "sqlite", "redis"])
@@ -55,6 +56,16 @@ def test_without_a_terminal_it_needs_yes(client: LockClient) -> None:
     assert done.status == 0
     assert "elsewhere:4121" in done.out, "it shows what it releases"
     assert fence_of(client, "order:A-17") is None
+
+
+def test_of_a_process_that_is_gone_nobody_is_left_to_stop(client: LockClient) -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    for pid, says in (child.pid, "\nreleased\n"), (os.getpid(), "its holder was not stopped\n"):
+        hold(client, "job", owner=process.owner("job")._replace(pid=pid))
+        done = locks(client, "release", "job", "--yes")
+        assert done.status == 0
+        assert done.out.endswith(says)
 
 
 def test_one_permit_of_several(client: LockClient) -> None:

@@ -222,6 +222,24 @@ def test_a_malformed_url_is_a_configuration_error(bad: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("password", ["sec#ret", "sec/ret", "sec?ret", "sec/r#e?t@"])
+def test_a_password_that_ends_the_url_too_early_is_told_what_to_do(password: str) -> None:
+    with pytest.raises(lockkit.ConfigurationError, match="is percent-encoded there") as caught:
+        lockkit.connect(f"redis://:{password}@127.0.0.1:1/0")
+    assert "sec" not in str(caught.value)
+    assert "ret" not in str(caught.value)
+
+
+def test_what_to_do_about_another_kind_and_about_an_upgrade(redis_url: str) -> None:
+    """The store's scripts refuse it, and the rules of all other stores say the same."""
+    with connect(redis_url) as client:
+        with client.lock("a"), pytest.raises(lockkit.KindMismatch, match="a mutex: use another"):
+            client.semaphore("a", 2).acquire()
+        stock = client.rwlock("stock")
+        with stock.read(), pytest.raises(lockkit.UpgradeRefused, match=r"ask for \.write\(\) fi"):
+            stock.write().acquire()
+
+
 @pytest.mark.parametrize("good", ["redis://h", "redis://h/", "redis://h/15", "unix:///a/b?db=1"])
 def test_a_url_needs_no_database(good: str) -> None:
     lockkit.connect(good).close()

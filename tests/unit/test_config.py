@@ -83,7 +83,8 @@ def test_the_environment_relocates_the_default_alias_only() -> None:
         (["redis://h"], "must map aliases"),
         ({"default": 5}, r"LOCKKIT\['default'\] must be a URL or a mapping, not int"),
         ({"default": {"TLL": 5}}, "no key 'TLL': did you mean 'TTL'"),
-        ({"default": {"ttl": 5}}, "no key 'ttl'"),
+        ({"default": {"ttl": 5}}, "no key 'ttl': did you mean 'TTL'"),
+        ({"default": {"max_holt": 5}}, "no key 'max_holt': did you mean 'MAX_HOLD'"),
         ({"other": {}}, "needs a LOCATION"),
         ({"defualt": "redis://h/0"}, "no alias 'default': is 'defualt' a misspelling"),
         ({"DEFAULT": "redis://h/0", "reports": "redis://h/1"}, "no alias 'default'"),
@@ -150,6 +151,8 @@ def test_more_seconds_than_a_float_can_be(digits: int) -> None:
 def test_an_unknown_option_of_connect() -> None:
     with pytest.raises(ConfigurationError, match="no option 'tlt': did you mean 'ttl'"):
         lockkit.connect("memory://", tlt=5)
+    with pytest.raises(ConfigurationError, match="no option 'TTL': did you mean 'ttl'"):
+        lockkit.connect("memory://", TTL=3)  # type: ignore[call-arg]
 
 
 def test_an_unknown_option_of_a_backend() -> None:

@@ -199,7 +199,7 @@ class TestSemaphore:
     def test_another_kind_is_refused_while_it_is_in_use(self) -> None:
         state = State()
         grant.acquire(state, permit("a"), START)
-        with pytest.raises(KindMismatch, match="in use as a semaphore of 2"):
+        with pytest.raises(KindMismatch, match="in use as a semaphore of 2: use another name, or"):
             grant.acquire(state, permit("b", **MUTEX), after(TTL) - 1)
         assert isinstance(grant.acquire(state, permit("b", **MUTEX), after(TTL)).reply, Grant)
 
@@ -392,7 +392,7 @@ class TestReadersAndWriters:
     def test_a_reader_becomes_no_writer(self) -> None:
         state = State()
         grant.acquire(state, reader("a", entrant="me"), START)
-        with pytest.raises(UpgradeRefused):
+        with pytest.raises(UpgradeRefused, match=r"ask for \.write\(\) first"):
             grant.acquire(state, writer("b", Mode.ENQUEUE, entrant="me"), START)
         grant.release(state, reader("a"), START)
         assert granted(state, writer("b", entrant="me"))

@@ -9,7 +9,9 @@ from typing import Any
 from lockkit.engine.last_words import DAY
 from lockkit.engine.state import SECOND
 from lockkit.model.errors import (
+    OTHER_KIND,
     UNNAMED,
+    WRITE_FIRST,
     DamagedRecord,
     InvalidName,
     KindMismatch,
@@ -247,7 +249,7 @@ def script_error(message: str) -> LockError | None:
     if message.startswith("KIND "):
         kind, permits = message[5:].split(" ")
         used_as = KIND_OF[kind.encode()].described(int(permits))
-        return KindMismatch(f"{UNNAMED} is in use as {used_as}")
+        return KindMismatch(f"{UNNAMED} is in use as {used_as}: {OTHER_KIND}")
     if message.startswith("UPGRADE"):
-        return UpgradeRefused(f"a reader of {UNNAMED} asked to write it")
+        return UpgradeRefused(f"a reader of {UNNAMED} asked to write it: {WRITE_FIRST}")
     return None

@@ -95,7 +95,8 @@ def maker(settings: AliasSettings, pool: Any) -> Maker:
     except (ValueError, TypeError, RedisError):
         raise ConfigurationError(
             f"the LOCATION of lock alias {settings.alias!r} is not a Redis URL; it looks like "
-            f"redis://user:password@host:6379/0, rediss://… or unix:///path?db=0{_hint(settings)}"
+            f"redis://user:password@host:6379/0, rediss://… or unix:///path?db=0"
+            f"{_unescaped(settings)}{_hint(settings)}"
         ) from None
     _check_said_once(settings, made.arguments)
     for option, value in made.arguments.items():
@@ -186,6 +187,14 @@ def _hint(settings: AliasSettings) -> str:
     return ""
 
 
+def _unescaped(settings: AliasSettings) -> str:
+    """A hint if a password may end the address too early. No piece of it is shown."""
+    login = settings.location.partition("://")[2].rpartition("@")[0]
+    if not (settings.location.startswith("redis") and set(login) & set("#/?")):
+        return ""
+    return "; a password with # / ? or @ is percent-encoded there, or stands in OPTIONS['password']"
+
+
 def _check_database(settings: AliasSettings) -> None:
     """The path of redis:// is a number. redis-py takes what it cannot read for database 0."""
     _, _, rest = settings.location.partition("://")
@@ -193,7 +202,7 @@ def _check_database(settings: AliasSettings) -> None:
     if settings.location.startswith("redis") and path and not (path.isascii() and path.isdecimal()):
         raise ConfigurationError(
             f"the LOCATION of lock alias {settings.alias!r} must end in the number of a database, "
-            "as redis://host:6379/0 does"
+            f"as redis://host:6379/0 does{_unescaped(settings)}"
         )
 
 

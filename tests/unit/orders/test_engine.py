@@ -194,6 +194,12 @@ def test_what_makes_another_order(changes: dict[str, Any], orders: Orders) -> No
     assert order_of(orders).key != order_of(orders, **changes).key
 
 
+def test_paths_may_be_empty_and_the_error_says_so() -> None:
+    assert read_order_settings({"PATHS": []}).paths == ()
+    with pytest.raises(ConfigurationError, match="a list of strings, which may be empty"):
+        read_order_settings({"PATHS": "^/orders/"})
+
+
 def test_a_namespace_makes_another_order_and_passes_for_nothing_else() -> None:
     """Of two applications with one store; and what is in one part of the key is in no other."""
     shop, staff, nobodys = [
