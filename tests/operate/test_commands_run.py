@@ -183,6 +183,7 @@ def by_a_script(program: str) -> tuple[str, ...]:
 LINGERS = (
     "import os, signal, sys\n"
     "def end(*_):\n"
+    "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"  # it may be told so twice
     "    print('ending', flush=True)\n"
     "    open({go!r}).close()\n"
     "    sys.exit()\n"
