@@ -72,8 +72,9 @@ def seconds(text: str) -> float:
 
 
 def bare_urls(text: str) -> str:
-    """What somebody has typed, without the users, passwords and queries of its URLs."""
-    return re.sub(r"(://[^\s?]*)\?\S*", r"\1?…", re.sub(r"://\S*@", "://…@", text))
+    """What somebody has typed, without the users, passwords and queries of its URLs. These may have
+    blanks, so rather too much is cut."""
+    return re.sub(r"(://[^?]*)\?.*", r"\1?…", re.sub(r"://.*@", "://…@", text))
 
 
 def pad(text: str, width: int, *, right: bool = False) -> str:

@@ -79,19 +79,22 @@ def test_help_and_usage_errors_need_no_store(environment: dict[str, str], tmp_pa
 @pytest.mark.parametrize(
     "line",
     [
-        "locks run job --url redis://:canary@h/0 -- true",
-        "locks list --bogus=redis://:can/ary@h",
-        "locks redis://h/0?password=canary",
-        "--urr redis://:canary@h locks",
-        "redis://:canary@h locks",
+        ["locks", "run", "job", "--url", "redis://:canary@h/0", "--", "true"],
+        ["locks", "run", "job", "--url", "redis://:can ary@h/0", "--", "true"],
+        ["locks", "list", "--bogus=redis://:can/ary@h"],
+        ["locks", "list", "--bogus=redis://:can@h@ary@h"],
+        ["locks", "redis://h/0?password=canary"],
+        ["locks", "redis://h/0?password=can ary"],
+        ["--urr", "redis://:canary@h", "locks"],
+        ["redis://:canary@h", "locks"],
     ],
 )
-def test_a_url_in_the_wrong_place_shows_no_password(line: str) -> None:
-    shown = lockkit_process(*line.split())
+def test_a_url_in_the_wrong_place_shows_no_password(line: list[str]) -> None:
+    shown = lockkit_process(*line)
     assert shown.returncode == 2
     assert "redis://" in shown.stderr
     assert "ary" not in shown.stderr + shown.stdout
-    assert ("--url and --key-prefix stand before run" in shown.stderr) == ("run job" in line)
+    assert ("--url and --key-prefix stand before run" in shown.stderr) == ("run" in line)
 
 
 def test_an_empty_url_is_not_the_default(capsys: pytest.CaptureFixture[str]) -> None:
