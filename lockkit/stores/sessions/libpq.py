@@ -6,13 +6,14 @@ A pooler tells its clients numbers of its own for their sessions, so it is known
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import psycopg
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus
 
 from lockkit.model.errors import BackendUnavailable, StoreRefused
+from lockkit.runtime import native
 from lockkit.stores.servers import (
     POSTGRESQL_REFUSALS,
     POSTGRESQL_REFUSED,
@@ -58,6 +59,7 @@ class PostgresConnection(Connection):
     def __init__(
         self, arguments: Mapping[str, Any], prepared: str = "", *, may_be_pooled: bool = False
     ) -> None:
+        self._arguments = arguments
         self._results: list[PGresult] = []
         try:
             self._driver = psycopg.connect(**arguments, autocommit=True)
@@ -134,7 +136,16 @@ class PostgresConnection(Connection):
         return self._libpq.status == OK
 
     def cancel(self) -> None:
-        self._driver.cancel_safe(timeout=CANCEL_SECONDS)
+        if psycopg.capabilities.has_cancel_safe():
+            self._driver.cancel_safe(timeout=CANCEL_SECONDS)
+        else:
+            self._cancel_by_another()
+
+    def _cancel_by_another(self) -> None:
+        """An older libpq may wait without end, and hold up all threads of the process meanwhile."""
+        with closing(psycopg.connect(**self._arguments)) as other:
+            other.pgconn.send_query(f"select pg_cancel_backend({self.identity})".encode())
+            native.poll(other.pgconn.socket)(CANCEL_SECONDS * 1000)
 
     def close(self) -> None:
         with suppress(Exception):
