@@ -6,23 +6,26 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import psycopg
 import pytest
-from servers_of_sessions import ADVISORY, ROW, SessionServer
+from servers_of_sessions import ADVISORY, ROW, SERVERS, SessionServer
 
 import lockkit
+from lockkit.model.errors import BackendUnavailable
 from lockkit.model.types import Mode
 from lockkit.testing import blocking
 from lockkit.testing.conformance.base import SOON, eventually
 from lockkit.testing.conformance.steps import claim, granted
-from lockkit.testing.protocols import AnyClient
+from lockkit.testing.protocols import AnyClient, AnyLease
+from lockkit.testing.proxy import FaultProxy
 
 TTL = 6.0
 LONG = 30.0
+MOMENT = 0.3
 TIMEOUT = 4.0
 """Seconds of a waiter that is seen in the queue of the server before they are over."""
 
@@ -31,6 +34,9 @@ HANGS = 20.0
 
 Connect = Callable[[str], AnyClient]
 
+on_every_server = pytest.mark.parametrize(
+    "server", SERVERS, indirect=True, ids=lambda kind: kind.name
+)
 on_postgresql = pytest.mark.parametrize(
     "server", [ADVISORY, ROW], indirect=True, ids=lambda kind: kind.name
 )
@@ -103,6 +109,48 @@ def test_with_an_old_libpq_too_a_waiter_that_gives_up_leaves_the_queue(
         assert not server.waiters()
     granted(client, claim("a"))
     assert server.pids() == sessions
+
+
+@on_every_server
+def test_steps_of_one_lease_take_turns(server: SessionServer, connect: Connect) -> None:
+    with ThreadPoolExecutor() as threads, extending(server, connect) as (lease, extension, go_on):
+        releasing = threads.submit(lease.release)
+        with pytest.raises(TimeoutError):
+            releasing.result(MOMENT)
+        go_on()
+        extension.result(SOON)
+        assert releasing.result(SOON)
+
+
+@on_every_server
+def test_a_step_waits_so_long_for_others_of_its_lease(
+    server: SessionServer,
+    connect: Connect,
+    other: lockkit.LockClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A release that gives up ends the session, and what is under way in it."""
+    monkeypatch.setattr("lockkit.stores.sessions.session.TURN_SECONDS", MOMENT)
+    with extending(server, connect) as (lease, extension, go_on):
+        with pytest.raises(BackendUnavailable, match="used the session for"):
+            lease.release()
+        go_on()
+        assert isinstance(extension.exception(SOON), lockkit.LockError)
+        with other.lock("a", timeout=SOON):
+            pass
+
+
+@contextmanager
+def extending(
+    server: SessionServer, connect: Connect
+) -> Iterator[tuple[AnyLease, Future[object], Callable[[], None]]]:
+    """A lease whose extension is on its way until it is let go on."""
+    with FaultProxy("127.0.0.1", server.port) as proxy, ThreadPoolExecutor() as threads:
+        lease = connect(server.through(proxy.port)).lock("a").acquire()
+        fault = proxy.delay_requests()
+        extension = threads.submit(lease.extend)
+        assert fault.arrived.wait(SOON)
+        yield lease, extension, fault.release
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 from garbage import collected
@@ -16,6 +17,7 @@ from servers_of_sessions import SERVERS, Kind, SessionServer
 
 import lockkit
 from lockkit import Lease, LockClient
+from lockkit.model.errors import BackendUnavailable, LockError
 from lockkit.testing.conformance.base import eventually
 
 pytestmark = [
@@ -97,6 +99,29 @@ def test_an_extension(locks: LockClient, server: SessionServer, works: Works) ->
     assert interrupted_everywhere(step, works, STORE) > 40
     kept.pop().release()
     nothing_is_held(server, "e")
+
+
+def test_an_extension_of_a_lease_that_the_handler_of_a_signal_gives_back(
+    locks: LockClient, server: SessionServer, works: Works
+) -> None:
+    """Nobody waits for the step in which the handler was called."""
+    kept: list[Lease] = []
+
+    def step(at: int) -> Callable[[], object]:
+        kept[:] = [locks.lock(f"h{at}", ttl=LONG_TTL).acquire()]
+        return extend
+
+    def extend() -> None:
+        with suppress(LockError):
+            kept[0].extend()
+
+    def handle() -> None:
+        with suppress(BackendUnavailable):
+            kept[0].release()
+
+    assert interrupted_everywhere(step, works, STORE, handle) > 40
+    kept.pop().release()
+    nothing_is_held(server, "h")
 
 
 def test_a_wait(locks: LockClient, other: LockClient, server: SessionServer, works: Works) -> None:

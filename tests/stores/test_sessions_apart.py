@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -160,7 +161,8 @@ def test_the_end_of_a_session_ends_no_socket_that_has_its_number_by_then() -> No
     SessionWire(lambda: None).exchange(Exchange(partial(session.opening, route)))
     asks, waits = (session.say(route, "select 1") for _ in range(2))
     next(asks)
-    assert isinstance(next(waits), Park)
+    with ThreadPoolExecutor() as threads:
+        assert isinstance(threads.submit(next, waits).result(), Park)
     with pytest.raises(SessionEnded), Parting(sessions, GetLock(), route):
         next(asks)
     assert connection.successors is not None

@@ -6,6 +6,8 @@ interrupt or a time limit, still runs: the next one waits for its end.
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import weakref
 from collections.abc import Callable, Hashable
 from contextlib import suppress
@@ -14,9 +16,9 @@ from typing import TypeVar
 
 from lockkit.engine.effects import Park, Signal
 from lockkit.model.clock import now
-from lockkit.model.errors import OutcomeUnknown
+from lockkit.model.errors import BackendUnavailable, OutcomeUnknown
 from lockkit.model.types import Request
-from lockkit.runtime.wires import Lane
+from lockkit.runtime.wires import TURN_SECONDS, Lane
 from lockkit.stores.sessions.connection import (
     CANCELLED,
     Connection,
@@ -47,7 +49,7 @@ class Session:
 
     def __init__(self, connect: Callable[[], Connection]) -> None:
         self._connect = connect
-        self._turns: dict[Signal, None] = {}  #: in order
+        self._turns: dict[Signal, object] = {}  #: in order, each with who it is
         self._waits = False  #: what it answers is a statement that waits for a lock
         self._got: Rows | Refused | None = None  #: the reply
         self.connection: Connection | None = None
@@ -183,15 +185,15 @@ class Session:
     def _in_turn(self, claim: Hashable, work: Work[R]) -> Work[R]:
         """One after the other, in the order in which they came; and only for the claim that has
         the session: a release that comes twice must not release what another one holds by then.
+        Raises BackendUnavailable if it does not come in time.
 
         An interrupt takes no turn from those who come later: the first call of ``finally`` is one
         in C, which none can precede, and whoever is not woken looks again.
         """
         place = Signal()
         try:
-            self._turns[place] = None
-            while list(self._turns)[0] is not place:  # noqa: RUF015  others come and go
-                yield Park(place, LOOK_AGAIN)
+            self._turns[place] = _asker()
+            yield from self._come_first(place)
             if self.claim == claim:
                 return (yield from work)
         except SessionEnded:
@@ -202,6 +204,17 @@ class Session:
             for first in list(self._turns)[:1]:
                 first.set()
         raise PassedOn("the session serves another claim")
+
+    def _come_first(self, place: Signal) -> Work[None]:
+        """The handler of a signal, or the garbage collector, cannot wait for the step in which it
+        came."""
+        until = now() + TURN_SECONDS
+        while (first := list(self._turns)[0]) is not place:  # noqa: RUF015  others come and go
+            if self._turns.get(first) == self._turns[place]:
+                raise BackendUnavailable("this thread or task is in another step of the same lease")
+            if now() > until:
+                raise BackendUnavailable(f"others used the session for {TURN_SECONDS:g} s")
+            yield Park(place, LOOK_AGAIN)
 
     def _send(self, statement: Statement, *, waits: bool) -> Connection:
         self._waits = waits  # before: an interrupt may come after it is sent
@@ -273,3 +286,9 @@ class Session:
             self.end()
             raise pooled()
         return got
+
+
+def _asker() -> object:
+    """The thread that asks, and its task."""
+    in_loop = asyncio._get_running_loop() is not None
+    return threading.get_ident(), asyncio.current_task() if in_loop else None
