@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -12,11 +14,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from servers_of_sessions import ADVISORY, ROW, SERVERS, SessionServer
+from servers_of_sessions import ADVISORY, GET_LOCK, MARIADB_ROW, ROW, SERVERS, SessionServer
 
 import lockkit
+from lockkit import aio
 from lockkit.model.errors import BackendUnavailable
 from lockkit.model.types import Mode
+from lockkit.stores.sessions.connection import Rows
+from lockkit.stores.sessions.pymysql_connection import MySQLConnection
 from lockkit.testing import blocking
 from lockkit.testing.conformance.base import SOON, eventually
 from lockkit.testing.conformance.steps import claim, granted
@@ -138,6 +143,55 @@ def test_a_step_waits_so_long_for_others_of_its_lease(
         assert isinstance(extension.exception(SOON), lockkit.LockError)
         with other.lock("a", timeout=SOON):
             pass
+
+
+@pytest.mark.parametrize("cancelled", ["acquire", "extend"])
+@pytest.mark.parametrize("server", [GET_LOCK, MARIADB_ROW], indirect=True, ids=lambda k: k.name)
+def test_a_task_that_is_cancelled_as_its_reply_is_read(
+    server: SessionServer,
+    other: lockkit.LockClient,
+    monkeypatch: pytest.MonkeyPatch,
+    cancelled: str,
+) -> None:
+    """A worker thread has read it: the release that follows waits for no other."""
+    monkeypatch.setattr("lockkit.stores.sessions.session.ANSWER_SECONDS", 3 * SOON)
+    fetch, go_on = MySQLConnection.fetch, threading.Event()
+
+    async def scene() -> None:
+        loop, has_read = asyncio.get_running_loop(), asyncio.Event()
+
+        def held(connection: MySQLConnection) -> Rows | None:
+            rows = fetch(connection)
+            if rows is not None:
+                loop.call_soon_threadsafe(has_read.set)
+                assert go_on.wait(SOON)
+            return rows
+
+        def begin(step: str) -> None:
+            if step == cancelled:
+                monkeypatch.setattr(MySQLConnection, "fetch", held)
+
+        async def use(locks: aio.AsyncLockClient) -> None:
+            begin("acquire")
+            async with locks.lock("a") as lease:
+                begin("extend")
+                await lease.extend()
+
+        async with aio.connect(server.url, ttl=LONG) as locks:
+            async with locks.lock("first"):
+                pass
+            task = asyncio.create_task(use(locks))
+            await has_read.wait()
+            task.cancel()
+            await asyncio.sleep(MOMENT)  # its release is on its way
+            go_on.set()
+            await asyncio.wait([task], timeout=SOON)
+            assert task.cancelled()
+            lease = await asyncio.to_thread(other.lock("a").try_acquire)
+            assert lease
+            lease.release()
+
+    asyncio.run(scene())
 
 
 @contextmanager

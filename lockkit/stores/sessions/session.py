@@ -95,7 +95,7 @@ class Session:
 
     def opening(self, claim: Hashable) -> Work[None]:
         """Connect. Raises a BackendError or ConfigurationError."""
-        return self._in_turn(claim, self._opening())
+        return self._in_turn(claim, self._opening(claim))
 
     def say(
         self, claim: Hashable, statement: Statement, seconds: float | None = None
@@ -118,9 +118,9 @@ class Session:
         """The reply to what was posted, if it comes within so many seconds."""
         return self._in_turn(claim, self._looking(seconds))
 
-    def _opening(self) -> Work[None]:
+    def _opening(self, claim: Hashable) -> Work[None]:
         try:
-            yield Blocking(self._open, Lane.ASKING)  # which may take long
+            yield Blocking(self._open, claim, Lane.ASKING)  # which may take long
         except BaseException:  # interrupted: it may be connecting still
             self.end()
             raise
@@ -228,7 +228,7 @@ class Session:
         cancels, deadline = self.is_waiting, now() + seconds
         while self.is_waiting and now() < deadline:
             try:
-                yield Blocking(self._open_connection().cancel)
+                yield Blocking(self._open_connection().cancel, self)
             except Exception as error:
                 raise SessionEnded("a waiting statement could not be cancelled") from error
             with suppress(Refused):
@@ -253,7 +253,7 @@ class Session:
         while True:
             if self._got is None:  # else an interrupt came after it was read
                 if blocks:
-                    yield Blocking(partial(self._fetch, connection))
+                    yield Blocking(partial(self._fetch, connection), self)
                 else:
                     self._fetch(connection)
             if self._got is not None:
@@ -267,6 +267,8 @@ class Session:
         """Keeps what was read also for the next one, if this one is interrupted."""
         if self.is_over:
             raise SessionEnded("the session with the database server has ended")
+        if self._got is not None:  # for a task that was cancelled
+            return
         try:
             self._got = connection.fetch()
         except Refused as refusal:

@@ -48,7 +48,7 @@ class AsyncSessionWire(ThreadWire):
             wanted = next(work)
             while True:
                 try:
-                    reply = await self._wait(wanted, exchange)
+                    reply = await self._wait(wanted)
                 except BaseException as error:  # noqa: BLE001  it ends the work
                     wanted = work.throw(error)
                 else:
@@ -58,14 +58,15 @@ class AsyncSessionWire(ThreadWire):
         finally:
             work.close()
 
-    async def _wait(self, wanted: Wanted, exchange: Exchange) -> Any:
+    async def _wait(self, wanted: Wanted) -> Any:
         if isinstance(wanted, Ready):
             return await _readable_for_task(wanted)
         if isinstance(wanted, Park):
             return await park_task(wanted.signal, wanted.seconds)
         if wanted.lane is Lane.ASKING:
-            return await super().exchange(Exchange(Call(*wanted), exchange.route))
-        return await self._called(wanted.lane, wanted.function, exchange.route)  # it was sent
+            call = Call(wanted.function, wanted.lane)
+            return await super().exchange(Exchange(call, wanted.route))
+        return await self._called(wanted.lane, wanted.function, wanted.route)  # it was sent
 
 
 def _wait(wanted: Park | Blocking) -> Any:

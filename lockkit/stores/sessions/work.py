@@ -3,7 +3,7 @@ by the same code. See ``wire``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Hashable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from lockkit.engine.effects import Park
@@ -23,9 +23,11 @@ class Ready(NamedTuple):
 
 
 class Blocking(NamedTuple):
-    """Do what blocks, and is over soon."""
+    """Do what blocks, and is over soon. Those of one route are done one after the other, also after
+    one whose task was cancelled."""
 
     function: Callable[[], object]
+    route: Hashable
     lane: Lane = Lane.ENDING
 
 
