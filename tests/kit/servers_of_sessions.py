@@ -257,7 +257,8 @@ class GetLocks(MariaDB):
 
     def locked(self, names: list[str]) -> list[int]:
         """The sessions that have these names."""
-        asked = (f"is_used_lock('{self.dialect().key_of(f'lockkit{chr(0)}{n}')}')" for n in names)
+        keys = (self.dialect().key_of(f"{self.database}\0lockkit\0{name}") for name in names)
+        asked = (f"is_used_lock('{key}')" for key in keys)
         with self._connected() as cursor:
             cursor.execute(f"select {', '.join(asked)}")
             return [pid for pid in cursor.fetchone() if pid is not None]

@@ -6,9 +6,10 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import count
+from typing import Any
 
 import pytest
 from servers_of_sessions import (
@@ -17,6 +18,7 @@ from servers_of_sessions import (
     ROW,
     ROWS,
     SERVERS,
+    Kind,
     SessionServer,
     SilentNetwork,
 )
@@ -30,6 +32,7 @@ from lockkit.stores.sessions.connection import Connection, Rows, SessionEnded, S
 from lockkit.stores.sessions.mysql_dialects import GetLock
 from lockkit.stores.sessions.pool import Parting, Route, Sessions
 from lockkit.stores.sessions.wire import SessionWire
+from lockkit.testing import blocking
 from lockkit.testing.conformance.base import eventually
 from lockkit.testing.conformance.steps import claim
 
@@ -60,6 +63,21 @@ def test_a_session_that_falls_silent_holds_up_no_other(
             with suppress(BackendError):
                 lease.release()
         client.close()
+
+
+@pytest.mark.parametrize("api", ["sync", "async"])
+@pytest.mark.parametrize("kind", SERVERS, ids=lambda kind: kind.name)
+def test_databases_of_one_server_do_not_exclude_one_another(
+    request: pytest.FixtureRequest, kind: Kind, api: blocking.Api
+) -> None:
+    with ExitStack() as stack:
+        for _ in range(2):
+            server = stack.enter_context(kind.of(request))
+            client: Any = blocking.connect(api, server.url, ttl=TTL)
+            stack.callback(client.stop if api == "async" else client.close)
+            lease = client.lock("a").try_acquire()
+            assert lease is not None
+            stack.callback(lease.release)
 
 
 @pytest.mark.parametrize("server", [GET_LOCK, MARIADB_ROW], indirect=True, ids=lambda k: k.name)

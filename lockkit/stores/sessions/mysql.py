@@ -36,15 +36,26 @@ class MySQLSessions(SessionStore):
     @classmethod
     def from_settings(cls, settings: AliasSettings) -> Self:
         options = said(settings)
-        connect = partial(_connect, options, _arguments(settings, options))
-        sessions = sessions_of(options, connect, options.max_sessions)
-        return cls(sessions, cls.dialect(), settings.key_prefix)
+        arguments = _arguments(settings, options)
+        sessions = sessions_of(options, partial(_connect, options, arguments), options.max_sessions)
+        prefix = cls.prefix_of(settings.key_prefix, str(arguments["database"] or ""))
+        return cls(sessions, cls.dialect(), prefix)
+
+    @staticmethod
+    def prefix_of(key_prefix: str, _database: str) -> str:
+        """Of each name, which its key is made of."""
+        return key_prefix
 
 
 class GetLockStore(MySQLSessions, Queued):
     """GET_LOCK: no table, no transaction."""
 
     dialect = GetLock
+
+    @staticmethod
+    def prefix_of(key_prefix: str, database: str) -> str:
+        """GET_LOCK knows no databases, and some servers know no cases of their names."""
+        return f"{database.lower()}\0{key_prefix}"
 
 
 class MySQLRowStore(MySQLSessions, RowStore):

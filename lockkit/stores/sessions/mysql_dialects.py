@@ -59,7 +59,7 @@ class MySQL(Dialect):
 
 
 class GetLock(MySQL):
-    """GET_LOCK, of the first 240 bits of the name's SHA-256."""
+    """GET_LOCK, of the first 244 bits of the name's SHA-256."""
 
     @staticmethod
     @lru_cache(1024)
