@@ -18,8 +18,8 @@ from servers_of_sessions import ADVISORY, GET_LOCK, MARIADB_ROW, ROW, SERVERS, S
 
 import lockkit
 from lockkit import aio
-from lockkit.model.errors import BackendUnavailable
-from lockkit.model.types import Mode
+from lockkit.model.errors import BackendUnavailable, OutcomeUnknown
+from lockkit.model.types import Mode, Release
 from lockkit.stores.sessions.connection import Rows
 from lockkit.stores.sessions.pymysql_connection import MySQLConnection
 from lockkit.testing import blocking
@@ -192,6 +192,34 @@ def test_a_task_that_is_cancelled_as_its_reply_is_read(
             lease.release()
 
     asyncio.run(scene())
+
+
+@on_every_server
+@pytest.mark.parametrize("finder", ["release", "acquire"])
+def test_what_remains_of_a_session_is_ended_by_a_later_try(
+    server: SessionServer, connect: Connect, monkeypatch: pytest.MonkeyPatch, finder: str
+) -> None:
+    """Its network is silent, and at first also that of the session which is to end it."""
+    with FaultProxy("127.0.0.1", server.port) as proxy:
+        client, request = connect(f"{server.through(proxy.port)}&max_sessions=1"), claim("a")
+        client.lock("first").acquire().release()
+        (silent,) = server.pids()
+        proxy.delay_requests(matching=server.takes)
+        finding = proxy.delay_requests(matching=server.finds)
+
+        def ask(step: str) -> object:
+            return client.perform(getattr(client.store, step)(request))
+
+        with monkeypatch.context() as patch:
+            patch.setattr("lockkit.stores.sessions.session.ANSWER_SECONDS", MOMENT)
+            for step in ("acquire", "release", finder):
+                with pytest.raises(OutcomeUnknown):
+                    ask(step)
+        assert finding.arrived.is_set()
+        finding.release()
+        assert ask("release") is Release.ABSENT
+        eventually(lambda: silent not in server.pids())
+        assert client.lock("b").acquire(timeout=0).release()  # in the session that is left over
 
 
 @contextmanager

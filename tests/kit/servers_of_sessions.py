@@ -25,6 +25,8 @@ class SessionServer:
     """A database of its own on a server."""
 
     name: str
+    takes: bytes  #: a part of what is sent to take a lock
+    finds: bytes  #: and to look whether there is another session
     limit = 0.2  #: seconds, of statements
     hears_of_dead_waiters = True
 
@@ -69,6 +71,7 @@ class SessionServer:
 
 
 class Postgres(SessionServer):
+    finds = b"backend_start = '"
     waiting = "wait_event_type = 'Lock'"
 
     def pids(self, where: str = "true") -> list[int]:
@@ -167,6 +170,7 @@ class Row(Postgres):
 
 
 class MariaDB(SessionServer):
+    finds = b"and host = '"
     waiting = "command = 'Query'"
     idling = (
         "idle_transaction_timeout",

@@ -93,6 +93,7 @@ class SessionStore(Attempts, Sessioned):
         held = session.holds
         try:
             with self._parting(route):
+                yield from self._bury(route, session)
                 free = self._sql.free(self._key(request), held=held)
                 rows = yield from self._say(session, route, free)
         except SessionEnded:
@@ -246,8 +247,13 @@ class SessionStore(Attempts, Sessioned):
         return None
 
     def _elsewhere(self, route: Route, use: Callable[[Session], Step[R]]) -> Step[R]:
-        """The same in between, for no claim."""
-        done = yield from self._using(route, use)
+        """The same in between, for no claim. What goes wrong ends the session: nobody would ask it
+        for what it still owes."""
+        try:
+            done = yield from self._using(route, use)
+        except BaseException:
+            self._sessions.part(route)
+            raise
         if done is None:
             raise BackendUnavailable(f"all {self._sessions.most} sessions of the process are used")
         self._sessions.unpin(route)
