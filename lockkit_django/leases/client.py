@@ -6,6 +6,7 @@ somebody else can take it and read what was there before. Such an acquire raises
 
 from __future__ import annotations
 
+import asyncio
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from lockkit.leases.aio_enclosing import AsyncEnclosingClient
 from lockkit.leases.enclosing import EnclosingClient
 from lockkit.leases.lease import give_back, give_back_async
 from lockkit.leases.multi import AsyncMultiLease
+from lockkit.model.log import log
 from lockkit.runtime.aio_run import to_its_end
 from lockkit_django.leases.transactions import refuse_open_transactions
 from lockkit_django.leases.until import of_orders, open_transactions
@@ -55,16 +57,26 @@ class AsyncDjangoLockClient(AsyncEnclosingClient):
         return getattr(ORDER.get(), "is_open", False)
 
     async def _await_left_over(self, error: type[BaseException] | None) -> None:
-        if error is not None or has_own_thread():
+        """At the normal end of a block another task may wait in the thread for this very lock."""
+        if error is not None:
             await to_its_end(until_thread_is_idle())
 
 
-async def give_back_from_loop(lease: AnyLease | AnyAsyncLease, *, when_idle: bool = False) -> None:
+async def give_back_from_loop(
+    lease: AnyLease | AnyAsyncLease, *, when_idle: bool = False, patience: float | None = None
+) -> None:
     """One of a blocking client's in a thread: the loop does not wait. ``when_idle``: the view may
-    have left a query behind, which goes on in its thread."""
+    have left a query behind, which goes on in its thread; waited for so many seconds at most."""
     try:
         if when_idle:
-            await until_thread_is_idle()
+            await asyncio.wait_for(until_thread_is_idle(), patience)
+    except TimeoutError:
+        log.warning(
+            "%r is released while the thread of its request works: its view ended %g s ago, and "
+            "what it left behind may wait for this lock, or commit without it",
+            lease.name,
+            patience,
+        )
     finally:
         if isinstance(lease, (AsyncLease, AsyncMultiLease)):
             await give_back_async(lease)
@@ -83,8 +95,7 @@ async def until_thread_is_idle() -> None:
 
 def has_own_thread() -> bool:
     """Whether the thread with this task's connections works for one request, or for one call of
-    ``async_to_sync``. All other tasks of a process share one: what another task does in it may
-    wait for the very lock that is to be released."""
+    ``async_to_sync``. All other tasks of a process share one, which may be busy for long."""
     if SyncToAsync.thread_sensitive_context.get(None) is not None:
         return True
     return getattr(AsyncToSync.executors, "current", None) is not None

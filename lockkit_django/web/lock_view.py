@@ -51,6 +51,10 @@ LENT = "_lockkit_lent"
 STAYS = "_lockkit_stays"
 """Attribute of a request: a lock_view has committed, or run without a transaction."""
 
+PATIENCE = 5.0
+"""Seconds that an async view's lock is held after the view, for a query that it gave up. A task
+that it left behind may wait for this very lock in the same thread."""
+
 
 class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
     """Have a view hold the lock of this name, or of all these names, while it runs.
@@ -172,7 +176,8 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
             vars(call.http).update(before)
             if stays:
                 setattr(call.http, STAYS, True)
-        await call.give_back(lease, when_idle=not call.in_thread and has_own_thread())
+        idle = not call.in_thread and has_own_thread()  # it may have caught its own deadline
+        await call.give_back(lease, when_idle=idle, patience=PATIENCE)
         return response
 
     async def _run_in_order(self, call: _Call, lease: AnyLease | AnyAsyncLease) -> Any:
@@ -261,10 +266,12 @@ class _Call:
             return response
         return await self.do(rendered, self.request, response)
 
-    async def give_back(self, lease: Any, *, when_idle: bool = False) -> None:
+    async def give_back(
+        self, lease: Any, *, when_idle: bool = False, patience: float | None = None
+    ) -> None:
         if self.in_thread:
             give_back(lease)
         elif when_idle:
-            await to_its_end(give_back_from_loop(lease, when_idle=True))
+            await to_its_end(give_back_from_loop(lease, when_idle=True, patience=patience))
         else:
             await give_back_from_loop(lease)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 from asgi_scope import http_scope
-from asgiref.sync import sync_to_async
+from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
 from django.core.handlers.asgi import ASGIHandler
 from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
-from django.test import Client, override_settings
+from django.test import Client, RequestFactory, override_settings
 from django.urls import path
 from django_project.shop.models import Sale
 from django_project.spy import SpyBackend
@@ -52,43 +52,58 @@ async def by_hand(request: HttpRequest, sku: str) -> HttpResponse:
     return HttpResponse("sold")
 
 
-async def given_up(sku: str) -> HttpResponse:
-    """As by a deadline that the view catches."""
+async def given_up(sku: str) -> None:
+    """As by a deadline."""
     query = asyncio.ensure_future(sync_to_async(sell)(sku))
     assert await asyncio.to_thread(started.wait, 30)
     query.cancel()
     with suppress(asyncio.CancelledError):
         await query
+    raise TimeoutError
+
+
+def too_slow() -> HttpResponse:
     return HttpResponse("too slow", status=504)
 
 
 @lock_view("stock:{sku}")
 async def decorated_and_in_time(request: HttpRequest, sku: str) -> HttpResponse:
-    return await given_up(sku)
+    """It catches its deadline under its lock."""
+    with suppress(TimeoutError):
+        await given_up(sku)
+    return too_slow()
 
 
 async def by_hand_and_in_time(request: HttpRequest, sku: str) -> HttpResponse:
-    async with alocks["default"].lock(f"stock:{sku}"):
-        return await given_up(sku)
+    with suppress(TimeoutError):
+        async with alocks["default"].lock(f"stock:{sku}"):
+            await given_up(sku)
+    return too_slow()
 
 
 async def several_and_in_time(request: HttpRequest, sku: str) -> HttpResponse:
-    async with alocks["default"].multi(f"stock:{sku}"):
-        return await given_up(sku)
+    with suppress(TimeoutError):
+        async with alocks["default"].multi(f"stock:{sku}"):
+            await given_up(sku)
+    return too_slow()
 
 
 async def lease_and_in_time(request: HttpRequest, sku: str) -> HttpResponse:
-    async with await alocks["default"].lock(f"stock:{sku}").acquire():
-        return await given_up(sku)
+    with suppress(TimeoutError):
+        async with await alocks["default"].lock(f"stock:{sku}").acquire():
+            await given_up(sku)
+    return too_slow()
 
 
 @locked("stock:{sku}")
-async def function_in_time(sku: str) -> HttpResponse:
-    return await given_up(sku)
+async def function_in_time(sku: str) -> None:
+    await given_up(sku)
 
 
 async def function_and_in_time(request: HttpRequest, sku: str) -> HttpResponse:
-    return await function_in_time(sku)
+    with suppress(TimeoutError):
+        await function_in_time(sku)
+    return too_slow()
 
 
 VIEWS = {"decorated": decorated, "sync": sync, "by-hand": by_hand}
@@ -173,7 +188,7 @@ async def test_what_it_left_behind_is_committed_before_the_release(
 
 
 @pytest.mark.parametrize("kind", IN_TIME)
-async def test_so_is_what_a_view_gave_up_itself(kind: str, watched: Watched) -> None:
+async def test_so_is_what_a_view_or_its_block_gave_up(kind: str, watched: Watched) -> None:
     visit = Visit(f"/{kind}/A1")
     task = asyncio.create_task(ASGIHandler()(visit.scope, visit.receive, visit.send))
     assert await asyncio.to_thread(started.wait, 30)
@@ -200,14 +215,56 @@ async def test_so_it_is_under_wsgi(kind: str, watched: Watched) -> None:
 
 def wait_for_it(sku: str) -> None:
     started.set()
-    with locks["default"].lock(f"stock:{sku}", timeout=10):
+    with locks["default"].lock(f"stock:{sku}", timeout=20):
         pass
 
 
-async def test_in_a_thread_that_all_tasks_share_a_lock_is_released_at_once() -> None:
-    """What another task does there may wait for this very lock."""
+async def hold_while_another_task_waits() -> None:
     started.clear()
     async with alocks["default"].lock("stock:A1"):
         task = asyncio.create_task(sync_to_async(wait_for_it)("A1"))
         assert await asyncio.to_thread(started.wait, 30)
     await task
+
+
+async def in_the_thread_of_a_request() -> None:
+    async with ThreadSensitiveContext():
+        await hold_while_another_task_waits()
+
+
+async def in_the_thread_of_a_command() -> None:
+    await asyncio.to_thread(async_to_sync(hold_while_another_task_waits))
+
+
+@pytest.mark.parametrize(
+    "run",
+    [hold_while_another_task_waits, in_the_thread_of_a_request, in_the_thread_of_a_command],
+)
+async def test_a_block_that_ends_is_not_waited_for_by_what_waits_for_its_lock(
+    run: Callable[[], Coroutine[Any, Any, None]],
+) -> None:
+    await run()
+
+
+waiting: set[asyncio.Task[None]] = set()
+
+
+@lock_view("stock:{sku}")
+async def leaves_a_task_behind(request: HttpRequest, sku: str) -> HttpResponse:
+    waiting.add(asyncio.create_task(sync_to_async(wait_for_it)(sku)))
+    assert await asyncio.to_thread(started.wait, 30)
+    return HttpResponse("accepted", status=202)
+
+
+async def test_a_view_that_ends_waits_for_such_a_task_but_not_for_long(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("lockkit_django.web.lock_view.PATIENCE", 0.2)
+    started.clear()
+    async with ThreadSensitiveContext():
+        request = RequestFactory().post("/")
+        answer = await asyncio.wait_for(leaves_a_task_behind(request, sku="A1"), 15)
+        await waiting.pop()
+    assert answer.status_code == 202
+    (line,) = caplog.messages
+    assert line.startswith("'stock:A1' is released while")
