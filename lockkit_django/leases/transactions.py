@@ -15,19 +15,19 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from functools import cache
-from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 from django.core.signals import request_started
 from django.db import connections, transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
 
 from lockkit.leases.until import NUMBERED
 from lockkit.model.errors import OpenTransaction
+from lockkit_django.leases.hooks import put_hooks_back, set_hooks_aside, with_hooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from django.db.backends.base.base import BaseDatabaseWrapper
     from django.http import HttpRequest
 
 NOTED = "_lockkit_noted"
@@ -41,9 +41,6 @@ IN_ERROR = 3
 
 OURS = "_lockkit_atomic_blocks"
 """Attribute of a request: the blocks that lock_view has opened for it."""
-
-HOOKS = "_lockkit_commit_hooks"
-"""Attribute of a request: by alias, the hooks of ``on_commit`` of a block that is suspended."""
 
 
 class OrderBlock(transaction.Atomic):
@@ -115,8 +112,7 @@ def atomic_blocks(request: HttpRequest, aliases: Sequence[str], *, durable: bool
     with ExitStack() as stack:
         blocks = [transaction.Atomic(alias, savepoint=True, durable=durable) for alias in aliases]
         for alias, block in zip(aliases, blocks, strict=True):
-            stack.enter_context(block)
-            _put_hooks_back(request, connections[alias])
+            stack.enter_context(with_hooks(request, connections[alias], block))
             note_changes(connections[alias])
         setattr(request, OURS, (*before, *blocks))
         try:
@@ -155,7 +151,7 @@ class request_blocks_suspended:  # noqa: N801  for ``with``
                     f"be @transaction.non_atomic_requests(using={connection.alias!r})"
                 )
         for connection, block in self._blocks:
-            _set_hooks_aside(self._request, connection)
+            set_hooks_aside(self._request, connection)
             block.__exit__(None, None, None)
 
     def __exit__(self, *_: object) -> None:
@@ -163,21 +159,8 @@ class request_blocks_suspended:  # noqa: N801  for ``with``
             if is_aborted(connection):  # an order's, which is still open, and takes no SAVEPOINT
                 connection.needs_rollback = True
             block.__enter__()
-            _put_hooks_back(self._request, connection)
+            put_hooks_back(self._request, connection)
             note_changes(connection)
-
-
-def _set_hooks_aside(request: HttpRequest, connection: BaseDatabaseWrapper) -> None:
-    """The block's own, not those of the test around it: its COMMIT would run them too early."""
-    savepoint = {*connection.savepoint_ids[-1:]}  # none: it is the outermost block
-    hooks = connection.run_on_commit
-    vars(request).setdefault(HOOKS, {})[connection.alias] = [h for h in hooks if savepoint <= h[0]]
-    connection.run_on_commit = [hook for hook in hooks if not savepoint <= hook[0]]
-
-
-def _put_hooks_back(request: HttpRequest, connection: BaseDatabaseWrapper) -> None:
-    for _, hook, robust in vars(request).get(HOOKS, {}).pop(connection.alias, ()):
-        connection.on_commit(hook, robust)
 
 
 def _belongs_to(request: HttpRequest, connection: BaseDatabaseWrapper, block: object) -> bool:
@@ -250,12 +233,6 @@ def is_aborted(connection: BaseDatabaseWrapper) -> bool:
         return False
     info = getattr(connection.connection, "info", None)
     return getattr(info, "transaction_status", None) == IN_ERROR
-
-
-def is_of_hook(error: BaseException) -> bool:
-    """Whether a hook of ``on_commit`` has raised it: then the COMMIT is through."""
-    hooks = BaseDatabaseWrapper.run_and_clear_commit_hooks.__code__
-    return any(frame.f_code is hooks for frame, _ in walk_tb(error.__traceback__))
 
 
 def note_changes(connection: BaseDatabaseWrapper) -> None:

@@ -104,6 +104,30 @@ def test_it_is_not_lost_if_the_lock_is_refused(using: str) -> None:
     assert skus(using) == ["first", "hook"]
 
 
+@pytest.mark.parametrize("outer", ["catches", "locked"])
+def test_it_runs_with_the_outer_view_if_that_goes_on_without_the_inner_one(
+    outer: str, using: str
+) -> None:
+    assert Client().post(f"/{outer}/{using}/hooks?raise=1").status_code == 201
+    assert skus(using) == ["first", "outer", "hook"]
+
+
+@pytest.mark.parametrize("outer", ["catches", "locked"])
+def test_it_does_not_run_if_the_outer_view_is_then_rolled_back(outer: str, using: str) -> None:
+    with pytest.raises(Broken):
+        Client().post(f"/{outer}/{using}/hooks?raise=1&raise_outer=1")
+    assert skus(using) == ["first"]
+
+
+@pytest.mark.parametrize("what", ["hooks", "failing-hook"])
+@pytest.mark.parametrize("outer", ["catches", "locked"])
+def test_what_ran_with_an_inner_commit_does_not_run_again(
+    outer: str, what: str, using: str
+) -> None:
+    assert Client().post(f"/{outer}/{using}/{what}").status_code == 201
+    assert skus(using) == ["first", "view", "hook", "outer"]
+
+
 @pytest.mark.django_db(transaction=False)
 def test_in_a_testcase_it_is_captured_only_if_the_view_is_not_rolled_back(
     atomic_requests: None, django_capture_on_commit_callbacks: Any

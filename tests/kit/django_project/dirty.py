@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from django.db import connections, transaction
@@ -18,8 +19,16 @@ from lockkit_django import lock_view, locks
 Before = Callable[[str], object]
 
 
+class Broken(Exception): ...
+
+
 def _create(sku: str, using: str) -> None:
     Sale.objects.using(using).create(sku=sku)
+
+
+def _fail(sku: str, using: str) -> None:
+    _create(sku, using)
+    raise Broken
 
 
 def _execute(sql: str) -> Before:
@@ -59,12 +68,10 @@ KEEPS: dict[str, Before] = {
 }
 ENDS: dict[str, Before] = {
     "hooks": lambda using: transaction.on_commit(lambda: _create("hook", using), using),
+    "failing-hook": lambda using: transaction.on_commit(lambda: _fail("hook", using), using),
     "marks": lambda using: transaction.set_rollback(True, using),
 }
 BEFORE = {**READS, **WRITES, **OF_POSTGRESQL, **KEEPS, **ENDS}
-
-
-class Broken(Exception): ...
 
 
 class Dirty(View):
@@ -90,6 +97,30 @@ class Twice(Dirty):
         return super().post(request, using, what)
 
 
+@lock_view("stock")
+def sell(request: HttpRequest, using: str) -> None:
+    _create("view", using)
+    if "raise" in request.GET:
+        raise Broken
+
+
+@lock_view("shop")
+def sell_and_break(request: HttpRequest, using: str) -> None:
+    sell(request, using)
+    raise Broken
+
+
+def catches(request: HttpRequest, using: str, what: str) -> HttpResponse:
+    """It goes on without what it has called."""
+    BEFORE[what](using)
+    with suppress(Broken):
+        sell_and_break(request, using)
+    _create("outer", using)
+    if "raise_outer" in request.GET:
+        raise Broken
+    return HttpResponse(status=201)
+
+
 def _exempt(view: Callable[..., Any]) -> Callable[..., Any]:
     """In one decorator: of several of them on a method, Django heeds one at the first call."""
     return transaction.non_atomic_requests("served")(transaction.non_atomic_requests(view))
@@ -103,5 +134,7 @@ class Exempt(Dirty):
 urlpatterns = [
     path("dirty/<using>/<what>", Dirty.as_view()),
     path("twice/<using>/<what>", Twice.as_view()),
+    path("catches/<using>/<what>", catches),
+    path("locked/<using>/<what>", lock_view("outer")(catches)),
     path("exempt/<using>/<what>", Exempt.as_view()),
 ]
