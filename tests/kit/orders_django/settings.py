@@ -20,6 +20,7 @@ if "ORDERS_SETTINGS" in os.environ:  # a whole site, with users
         "django.contrib.auth.middleware.AuthenticationMiddleware",
         *MIDDLEWARE,
     ]
+SILENCED_SYSTEM_CHECKS = ["lockkit.E007"]  # views.WrongWayRound shows what happens then
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
