@@ -69,5 +69,6 @@ def test_each_proof_is_there() -> None:
 def test_the_table_of_lock_view_has_its_arguments() -> None:
     table = (PAGES / "django.md").read_text().partition("| argument | |\n|---|---|\n")[2]
     told = re.findall(r"^\| `(\w+)` \|", table.partition("\n\n")[0], re.MULTILINE)
-    takes = inspect.signature(lockkit_django.lock_view).parameters
-    assert {*told, "permits"} == takes.keys() - {"names"}  # permits: in the row of kind
+    takes = inspect.signature(lockkit_django.lock_view).parameters.values()
+    options = {each.name for each in takes if each.kind is each.KEYWORD_ONLY}
+    assert {*told, "permits"} == options  # permits: in the row of kind
