@@ -152,21 +152,7 @@ def end_if_begun(session: Session) -> None:
 def has_writes() -> bool:
     """Whether the session has changes that are not committed."""
     session = current_session()
-    return session is not None and has_changed(session)
-
-
-def has_changed(session: Session) -> bool:
-    """Whether something is new, changed or deleted in it, or was written since its last COMMIT.
-
-    A transaction that has failed is for the app to roll back, too.
-    """
-    if session.new or session.deleted or not session.is_active:
-        return True
-    if any(session.is_modified(changed) for changed in session.dirty):
-        return True
-    return any(
-        _has_written(session, connection, begun) for connection, begun, *_ in reached(session)
-    )
+    return session is not None and _has_changed(session)
 
 
 def roll_back() -> None:
@@ -178,7 +164,7 @@ def roll_back() -> None:
 
 def is_to_stay(session: Session) -> str:
     """Why its transaction is not ours to end, for people; else nothing."""
-    if has_changed(session):
+    if _has_changed(session):
         return _CHANGED
     if session.in_nested_transaction():
         return "is inside begin_nested()"
@@ -187,7 +173,7 @@ def is_to_stay(session: Session) -> str:
     keeper = session.info.get(KEEPER)
     if keeper is not None and keeper.is_open() and keeper.has_leases():
         return "keeps a lock until its COMMIT"
-    return _LOCKED if _LOCKED in map(meaning, _said_in(session)) else ""
+    return _LOCKED if _LOCKED in map(meaning, said_in(session)) else ""
 
 
 def reached(session: Session) -> set[tuple[Connection, Any, bool, bool]]:
@@ -206,6 +192,20 @@ def keep(session: Session, keeper: Transaction) -> None:
     event.listen(session, "after_transaction_end", _after_transaction)
 
 
+def _has_changed(session: Session) -> bool:
+    """Whether something is new, changed or deleted in it, or was written since its last COMMIT.
+
+    A transaction that has failed is for the app to roll back, too.
+    """
+    if session.new or session.deleted or not session.is_active:
+        return True
+    if any(session.is_modified(changed) for changed in session.dirty):
+        return True
+    return any(
+        _has_written(session, connection, begun) for connection, begun, *_ in reached(session)
+    )
+
+
 def _has_written(session: Session, connection: Connection, begun: object) -> bool:
     """Yes where it cannot be told; no in a savepoint around it, such as a test's."""
     from sqlalchemy.exc import SQLAlchemyError
@@ -213,7 +213,7 @@ def _has_written(session: Session, connection: Connection, begun: object) -> boo
     of_order = _is_of_order(connection)
     if of_order or not _tells(connection.engine):
         noted = of_order or _NOTE in session.info
-        return not noted or _CHANGED in map(meaning, _said_in(session))
+        return not noted or are_changes(said_in(session))
     if _is_savepoint(begun) or not connection.in_transaction():
         return False
     try:
@@ -250,7 +250,12 @@ def meaning(sql: str) -> str:
     return _LOCKED if _LOCKS.search(sql) else ""
 
 
-def _said_in(session: Session) -> list[str]:
+def are_changes(said: list[str]) -> bool:
+    """Whether one of the statements has changed something, or may have."""
+    return _CHANGED in map(meaning, said)
+
+
+def said_in(session: Session) -> list[str]:
     """The statements of its transaction, if they are noted: where the database is not asked."""
     root = session.get_transaction()
     said: list[str] = [] if root is None else vars(root).setdefault(_SAID, [])
@@ -272,7 +277,7 @@ def note_statement(
 ) -> None:
     """As it is: what it means is looked at if that is asked."""
     session = whose()
-    said = [] if session is None else _said_in(session)
+    said = [] if session is None else said_in(session)
     said.append(sql)
     if len(said) > _MOST_SAID:
         said[:] = {meaning(each): each for each in said}.values()

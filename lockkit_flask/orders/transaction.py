@@ -9,7 +9,6 @@ the response is known.
 from __future__ import annotations
 
 from copy import deepcopy
-from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ from lockkit.orders import Forget, Keep, refusals
 from lockkit.orders.record import refuses
 from lockkit_flask.leases import db_session
 from lockkit_flask.orders.open_order import OpenOrder
-from lockkit_flask.orders.table import Sql, unavailable
+from lockkit_flask.orders.table import Savepoints, Sql, unavailable
 from lockkit_flask.web.refusals import refused
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ class SharedTransaction(OpenOrder):
 
     engine: sa.Engine
     connection: sa.Connection | None = None
-    joined: tuple[Session, ...] = ()  #: the sessions that have worked in it; the last one, last
+    savepoints: Savepoints
     committed = False  #: by the view: a savepoint of this connection was released
     _refused = False  #: the view raised a refusal, which rolls nothing back
     _sends_away = False  #: it has asked a guest to log in
@@ -64,32 +63,11 @@ class SharedTransaction(OpenOrder):
                 _refuse_autocommit(self.connection)
                 self.connection.begin()
                 self._insert(Sql(self.connection), self.orders.running(self.order))
-                note = partial(db_session.note_statement, self._last_joined)
-                event.listen(self.connection, "before_cursor_execute", note)
+                self.savepoints = Savepoints(self.connection)
             except BaseException:  # interrupted as well: its connection is in a transaction
                 self._discard()
                 raise
         self.active = self.begun = True
-
-    def join(self, session: Session) -> sa.Connection:
-        """The connection, for a statement of this session."""
-        assert self.connection is not None
-        if self.joined[-1:] != (session,):
-            self.joined = (*self.beside(session), session)
-        return self.connection
-
-    def beside(self, session: Session) -> list[Session]:
-        """The sessions with savepoints here that stay, such as the view's beside an inner app
-        context's. One that has only read is ended: what this one commits would go with it."""
-        others = [each for each in self.joined if each is not session and each.in_transaction()]
-        stay = [each for each in others if db_session.is_to_stay(each)]
-        for each in others:
-            if each not in stay:
-                each.rollback()
-        return stay
-
-    def _last_joined(self) -> Session | None:
-        return self.joined[-1] if self.joined else None
 
     def fail(self, error: BaseException) -> None:
         """Roll back at once: error handlers write outside of the order's transaction.
@@ -193,6 +171,7 @@ class SharedTransaction(OpenOrder):
         try:
             self.check_leases()
             db_session.roll_back()
+            self.savepoints.check()
             self._write(Sql(self.connection), record)
             self.active = False
             self.connection.commit()
@@ -207,22 +186,8 @@ class SharedTransaction(OpenOrder):
 def _note_commit(_: Session) -> None:
     """A session of the app has committed; within an order that releases a savepoint."""
     order: Any = db_session.order_of_app()
-    if order is not None and order.active and order.joined:
+    if order is not None and order.active and order.savepoints.joined:
         order.committed = True
-
-
-def _refuse_commit(session: Session) -> None:
-    """A savepoint within another's is undone with that, and nobody would hear of it."""
-    order: Any = db_session.order_of_app()
-    if order is None or not order.active or not order.beside(session):
-        return
-    session.flush()
-    if session in order.joined and db_session.has_changed(session):
-        raise ConfigurationError(
-            "db.session commits in an app context of its own, while another session of this order "
-            "has changes that are not committed: a rollback of those would undo it. Commit them "
-            "before you enter the app context"
-        )
 
 
 class SessionBefore:
@@ -286,10 +251,10 @@ def teach_to_join(db: SQLAlchemy) -> None:
         if order is None or not order.active or bind is not order.engine:
             return bind
         self.join_transaction_mode = "create_savepoint"
-        joined: sa.Connection = order.join(self)
+        order.savepoints.join(self)
+        joined: sa.Connection = order.connection
         return joined
 
     session_class.get_bind = get_bind
-    event.listen(session_class, "before_commit", _refuse_commit)
     event.listen(session_class, "after_commit", _note_commit)
     setattr(session_class, _INSTALLED, True)

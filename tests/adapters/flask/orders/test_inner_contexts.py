@@ -1,0 +1,358 @@
+"""What an app context within the view of an order commits, beside the session of the view."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+from flask_project import Order, db, put
+
+from lockkit.model.errors import ConfigurationError
+from lockkit.orders.rows import TABLE as TABLE_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flask.typing import ResponseReturnValue
+    from werkzeug.test import TestResponse
+
+A_1 = {"X-User": "alice", "X-Order-ID": "A-1"}
+
+
+@pytest.fixture
+def shop(make_shop: Callable[..., Flask]) -> Flask:
+    return make_shop()
+
+
+def post(app: Flask, view: Callable[[], ResponseReturnValue]) -> TestResponse:
+    if "order" not in app.view_functions:
+        app.add_url_rule("/order", "order", view_func=view, methods=["POST"])
+    return app.test_client().post("/order", headers=A_1)
+
+
+def names(app: Flask) -> list[str]:
+    with app.app_context():
+        return sorted(db.session.scalars(sa.select(Order.name)))
+
+
+def records(app: Flask) -> int:
+    with app.app_context():
+        query = sa.select(sa.func.count()).select_from(db.metadata.tables[TABLE_NAME])
+        return int(db.session.execute(query).scalar_one())
+
+
+def read() -> None:
+    db.session.scalars(sa.select(Order)).all()
+
+
+def commit_inside(app: Flask, name: str = "inner") -> None:
+    """As an eager task of Celery does."""
+    with app.app_context():
+        put(name)
+        db.session.commit()
+
+
+def leaves() -> None:
+    pass
+
+
+ENDS = pytest.mark.parametrize(
+    "end",
+    [
+        leaves,
+        db.session.rollback,
+        db.session.close,
+        db.session.remove,
+    ],
+    ids=["leaves", "rolls back", "closes", "removes"],
+)
+
+
+@pytest.mark.parametrize("status", [201, 409])
+@ENDS
+@pytest.mark.parametrize("begin", ["reads", "commits and reads"])
+def test_what_an_inner_app_context_has_committed_stays_where_the_view_only_reads(
+    shop: Flask, begin: str, end: Callable[[], None], status: int
+) -> None:
+    """Such as ``current_user``, before an eager task. The savepoint of the reads is around it."""
+
+    def order() -> ResponseReturnValue:
+        if begin == "commits and reads":
+            put("outer")
+            db.session.commit()
+        read()
+        commit_inside(shop)
+        end()
+        return "ok", status
+
+    assert post(shop, order).status_code == status
+    assert names(shop) == (["inner", "outer"] if begin == "commits and reads" else ["inner"])
+    assert records(shop) == (status == 201)
+
+
+def test_a_view_that_only_reads_may_go_on_after_it_has_rolled_back(shop: Flask) -> None:
+    def order() -> ResponseReturnValue:
+        for _ in range(2):
+            read()
+            commit_inside(shop)
+            db.session.rollback()
+            put("outer")
+            db.session.flush()
+            db.session.rollback()  # after the inner COMMIT, but not around it
+        return "ok", 201
+
+    assert post(shop, order).status_code == 201
+    assert names(shop) == ["inner", "inner"]
+
+
+def test_three_sessions_one_in_another(shop: Flask) -> None:
+    def order() -> ResponseReturnValue:
+        read()
+        with shop.app_context():
+            read()
+            commit_inside(shop)
+        db.session.rollback()
+        return "ok", 201
+
+    assert post(shop, order).status_code == 201
+    assert names(shop) == ["inner"]
+
+
+def test_an_inner_app_context_reads_within_what_the_view_has_not_committed(shop: Flask) -> None:
+    def order() -> ResponseReturnValue:
+        made = put("outer")
+        db.session.flush()
+        with shop.app_context():
+            read()
+            db.session.commit()
+        made.name = "changed"
+        db.session.commit()
+        return "ok", 201
+
+    assert post(shop, order).status_code == 201
+    assert names(shop) == ["changed"]
+
+
+def test_an_inner_app_context_that_only_reads_leaves_the_view_its_rollback(shop: Flask) -> None:
+    def order() -> ResponseReturnValue:
+        put("outer")
+        db.session.flush()
+        with shop.app_context():
+            read()
+            db.session.commit()
+        db.session.rollback()
+        return "ok", 201
+
+    assert post(shop, order).status_code == 201
+    assert names(shop) == []
+
+
+def test_an_inner_app_context_commits_and_then_the_view_does(shop: Flask) -> None:
+    """The view has flushed for the ID of its row."""
+
+    def order() -> ResponseReturnValue:
+        made = put("outer")
+        db.session.flush()
+        commit_inside(shop, f"inner {made.id is not None}")
+        db.session.commit()
+        return "ok", 201
+
+    assert post(shop, order).status_code == 201
+    assert names(shop) == ["inner True", "outer"]
+
+
+def test_an_inner_app_context_commits_inside_the_begin_of_the_view(shop: Flask) -> None:
+    def order() -> ResponseReturnValue:
+        with db.session.begin():
+            read()
+            commit_inside(shop)
+            put("outer")
+        return "ok", 201
+
+    assert post(shop, order).status_code == 201
+    assert names(shop) == ["inner", "outer"]
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+@ENDS
+def test_an_inner_app_context_commits_beside_a_locked_row(
+    shop: Flask, end: Callable[[], None]
+) -> None:
+    with shop.app_context():
+        put("before")
+        db.session.commit()
+
+    def order() -> ResponseReturnValue:
+        locked = db.session.scalars(sa.select(Order).with_for_update()).one()
+        commit_inside(shop)
+        locked.name = "changed"
+        if end is leaves:
+            db.session.commit()
+        end()
+        return "ok", 201
+
+    assert post(shop, order).status_code == 201
+    assert names(shop) == sorted(["inner", "changed" if end is leaves else "before"])
+
+
+def test_an_inner_app_context_commits_for_each_row_that_the_view_streams(shop: Flask) -> None:
+    with shop.app_context():
+        db.session.add_all([Order(name="before") for _ in range(5)])
+        db.session.commit()
+
+    def order() -> ResponseReturnValue:
+        streamed = (
+            sa.select(Order.name).where(Order.name == "before").execution_options(yield_per=2)
+        )
+        for _ in db.session.execute(streamed).scalars():
+            commit_inside(shop)
+        db.session.commit()
+        return "ok", 201
+
+    assert post(shop, order).status_code == 201
+    assert names(shop) == ["before"] * 5 + ["inner"] * 5
+
+
+def on_the_views_connection(app: Flask) -> None:
+    """The connection is kept over the statements of another session."""
+    connection = db.session.connection()
+    with app.app_context():
+        read()
+    connection.execute(sa.insert(Order).values(name="outer"))
+
+
+def test_what_the_view_rolls_back_is_not_committed(shop: Flask) -> None:
+    def order() -> ResponseReturnValue:
+        on_the_views_connection(shop)
+        db.session.rollback()
+        return "no", 409
+
+    assert post(shop, order).status_code == 409
+    assert (names(shop), records(shop)) == ([], 0)
+
+
+def test_what_the_view_has_not_committed_is_told(shop: Flask) -> None:
+    def order() -> ResponseReturnValue:
+        on_the_views_connection(shop)
+        return "ok", 201
+
+    shop.testing = True
+    with pytest.raises(ConfigurationError, match="are not committed"):
+        post(shop, order)
+    assert (names(shop), records(shop)) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("end", "status"), [*((end, 201) for end in ["rollback", "close", "remove"]), ("flush", 409)]
+)
+def test_what_was_committed_inside_of_what_the_view_rolls_back_is_no_order(
+    shop: Flask, end: str, status: int
+) -> None:
+    """An answer that is a refusal rolls the view's session back, too."""
+    changes = ["outer", ""]
+
+    def order() -> ResponseReturnValue:
+        read()
+        if changes.pop(0):
+            put("outer")
+            db.session.flush()
+        commit_inside(shop)
+        getattr(db.session, end)()
+        return "ok", status
+
+    shop.testing = True
+    with pytest.raises(ConfigurationError, match="Commit the changes of the view before"):
+        post(shop, order)
+    assert (names(shop), records(shop)) == ([], 0)
+    again = post(shop, order)
+    assert (again.status_code, names(shop)) == (status, ["inner"])
+
+
+def test_what_was_committed_in_a_begin_nested_that_is_rolled_back_is_no_order(shop: Flask) -> None:
+    def order() -> ResponseReturnValue:
+        with db.session.begin_nested() as begun:
+            put("outer")
+            db.session.flush()
+            commit_inside(shop)
+            begun.rollback()
+        db.session.commit()
+        return "ok", 201
+
+    shop.testing = True
+    with pytest.raises(ConfigurationError, match="Commit the changes of the view before"):
+        post(shop, order)
+    assert (names(shop), records(shop)) == ([], 0)
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_what_was_committed_before_a_statement_that_fails_is_no_order(shop: Flask) -> None:
+    """The database then lets nothing be kept."""
+
+    def order() -> ResponseReturnValue:
+        read()
+        commit_inside(shop)
+        with pytest.raises(sa.exc.SQLAlchemyError):
+            db.session.execute(sa.text("SELECT nothing FROM nowhere"))
+        db.session.rollback()
+        return "ok", 201
+
+    shop.testing = True
+    with pytest.raises(ConfigurationError, match="a failed statement"):
+        post(shop, order)
+    assert (names(shop), records(shop)) == ([], 0)
+
+
+def test_begin_nested_inside_is_no_commit(shop: Flask) -> None:
+    def order() -> ResponseReturnValue:
+        put("outer")
+        db.session.flush()
+        with shop.app_context():
+            with db.session.begin_nested():
+                put("inner")
+            db.session.rollback()
+        db.session.rollback()
+        return "ok", 201
+
+    assert post(shop, order).status_code == 201
+    assert names(shop) == []
+
+
+def test_two_sessions_of_a_view_are_told_apart(shop: Flask) -> None:
+    """What one of them has flushed is not kept as if it had only read."""
+
+    def order() -> ResponseReturnValue:
+        with db.session.session_factory() as other:
+            other.add(Order(name="other"))
+            other.flush()
+            put("inner")
+            db.session.commit()
+            other.rollback()
+        return "ok", 201
+
+    shop.testing = True
+    with pytest.raises(ConfigurationError, match="Commit the changes of the view before"):
+        post(shop, order)
+    assert (names(shop), records(shop)) == ([], 0)
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_session_that_is_closed_before_one_inside_it_keeps_nothing_of_that(shop: Flask) -> None:
+    """PostgreSQL refuses everything once the inner one has ended."""
+
+    def order() -> ResponseReturnValue:
+        read()
+        commit_inside(shop)
+        other = db.session.session_factory()
+        other.add(Order(name="other"))
+        other.flush()
+        db.session.close()
+        with pytest.raises(sa.exc.OperationalError, match="no such savepoint"):
+            other.close()
+        return "ok", 201
+
+    shop.testing = True
+    with pytest.raises(ConfigurationError, match="a failed statement"):
+        post(shop, order)
+    assert (names(shop), records(shop)) == ([], 0)
