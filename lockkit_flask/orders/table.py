@@ -1,11 +1,8 @@
-"""The records of orders in a table of the app's own database: see ``lockkit.orders.rows``. And the
-savepoints beside them, of the sessions that work in the transaction of an order."""
+"""The records of orders in a table of the app's own database: see ``lockkit.orders.rows``."""
 
 from __future__ import annotations
 
-import re
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -17,21 +14,17 @@ from lockkit.model.log import log
 from lockkit.orders import DuplicateKeyError, Record, rows
 from lockkit.orders.rows import TABLE
 from lockkit.orders.table import Table
-from lockkit_flask.leases import db_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from flask_sqlalchemy import SQLAlchemy
-    from sqlalchemy.orm import Session
 
     from lockkit.model.errors import BackendUnavailable
 
 EARLIER_TABLE = "lockkit_order_record"
 """The table of a release whose keys of orders this one cannot find."""
 _without_earlier: WeakSet[sa.Engine] = WeakSet()
-
-_MARK = re.compile(r"(RELEASE |ROLLBACK TO |)SAVEPOINT (\S+)")
 
 LARGEST_BODY = 2**24 - 1  # has MySQL choose MEDIUMBLOB; a plain BLOB ends at 64 KiB
 
@@ -157,101 +150,6 @@ class Sql:
             raise DBAPIError.instance(
                 text, (), error, kind, connection_invalidated=lost, dialect=self._dialect
             ) from error
-
-
-@dataclass
-class Savepoint:
-    """One that is open in the transaction of an order."""
-
-    name: str
-    session: Session
-    said: list[str]  #: the statements of the session since its transaction began
-    holds = False  #: another session has committed changes inside
-
-    def has_changes(self) -> bool:
-        return db_session.are_changes(self.said)
-
-
-class Savepoints:
-    """Those of an order's connection, and the sessions that work on it.
-
-    Each session has a savepoint of its own. That of an app context which the view pushes lies
-    inside that of the view's session, if the latter is in a transaction: its end can undo what the
-    inner one has committed. So the savepoint of a session that has only read is then released. For
-    the session that is the same. ``check`` tells of what is undone all the same.
-    """
-
-    def __init__(self, connection: sa.Connection) -> None:
-        self.joined: tuple[Session, ...] = ()  #: the last one, last
-        self._open: list[Savepoint] = []
-        self._fails = False  #: the last statement; PostgreSQL then knows only ROLLBACK
-        self._is_undone = False
-        sa.event.listen(connection, "before_cursor_execute", self._before, retval=True)
-        sa.event.listen(connection, "after_cursor_execute", self._after)
-
-    def join(self, session: Session) -> None:
-        """The next statement is one of this session."""
-        if self.joined[-1:] != (session,):
-            self.joined = (*(each for each in self.joined if each is not session), session)
-
-    def check(self) -> None:
-        """Raise if the work of a session was undone after it had committed."""
-        if self._is_undone:
-            raise ConfigurationError(
-                "an app context within the view of an order has committed, but that was undone by "
-                "a rollback of the view's own session after changes or a failed statement: both "
-                "are in one transaction. Commit the changes of the view before it enters the app "
-                "context; nothing was saved"
-            )
-
-    def _before(
-        self, conn: object, cursor: object, sql: str, parameters: object, *_: object
-    ) -> tuple[str, Any]:
-        db_session.note_statement(self._last, conn, cursor, sql)
-        mark = _MARK.fullmatch(sql)
-        if mark is not None:
-            sql = self._follow(sql, *mark.groups())
-        self._fails = True  # until it has ended
-        return sql, parameters
-
-    def _after(self, *_: object) -> None:
-        self._fails = False
-
-    def _last(self) -> Session | None:
-        """One that is closed says no more: a connection that was kept is that of another one."""
-        return next((each for each in reversed(self.joined) if each.in_transaction()), None)
-
-    def _follow(self, sql: str, verb: str, name: str) -> str:
-        """Note it. Returns the statement to execute."""
-        session = self._last()
-        if not verb and session is not None:
-            self._open.append(Savepoint(name, session, db_session.said_in(session)))
-        ended = self._end(name) if verb else []
-        if not ended:
-            return sql
-        if verb == "RELEASE ":
-            self._commit(ended[0])
-        elif ended[0].holds:
-            if len(ended) == 1 and not self._fails and not ended[0].has_changes():
-                return f"RELEASE SAVEPOINT {name}"
-            self._is_undone = True
-        return sql
-
-    def _end(self, name: str) -> list[Savepoint]:
-        """The savepoint, and those inside, which end with it. Nothing if it is over."""
-        for place, each in enumerate(self._open):
-            if each.name == name:
-                ended = self._open[place:]
-                del self._open[place:]
-                return ended
-        return []
-
-    def _commit(self, point: Savepoint) -> None:
-        """The end of a session's ``begin_nested()`` is not yet a COMMIT of the session."""
-        is_nested = any(each.session is point.session for each in self._open)
-        if not is_nested and point.has_changes():
-            for each in self._open:
-                each.holds = True
 
 
 def _table(metadata: sa.MetaData) -> sa.Table:
