@@ -46,12 +46,23 @@ def with_hooks(
             lent = put_hooks_back(request, connection)
             try:
                 yield
-            finally:  # without those that a COMMIT under a further lock has run
-                left = [hook for hook in connection.run_on_commit if hook[1] in lent]
+            finally:
+                left = _taken(lent, connection.run_on_commit)
     except BaseException as error:
         if not is_of_hook(error):
             _keep(request, connection, left)
         raise
+
+
+def _taken(functions: list[Any], hooks: list[Any]) -> list[Any]:
+    """The hooks with these functions, each as often. None of those that a COMMIT under a further
+    lock has run, nor of the block itself, which come later."""
+    left, taken = [*functions], []
+    for hook in hooks:
+        if hook[1] in left:
+            left.remove(hook[1])
+            taken.append(hook)
+    return taken
 
 
 def _keep(request: HttpRequest, connection: BaseDatabaseWrapper, hooks: list[Any]) -> None:

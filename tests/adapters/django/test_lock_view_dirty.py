@@ -113,6 +113,12 @@ def test_it_runs_with_the_outer_view_if_that_goes_on_without_the_inner_one(
 
 
 @pytest.mark.parametrize("outer", ["catches", "locked"])
+def test_the_same_hook_of_the_inner_view_goes_with_that(outer: str, using: str) -> None:
+    assert Client().post(f"/{outer}/{using}/same-hook?hook=1&raise=1").status_code == 201
+    assert skus(using) == ["first", "outer", "hook"]
+
+
+@pytest.mark.parametrize("outer", ["catches", "locked"])
 def test_it_does_not_run_if_the_outer_view_is_then_rolled_back(outer: str, using: str) -> None:
     with pytest.raises(Broken):
         Client().post(f"/{outer}/{using}/hooks?raise=1&raise_outer=1")

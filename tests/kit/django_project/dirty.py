@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 from django.db import connections, transaction
@@ -29,6 +30,11 @@ def _create(sku: str, using: str) -> None:
 def _fail(sku: str, using: str) -> None:
     _create(sku, using)
     raise Broken
+
+
+@cache
+def _hook(using: str) -> Callable[[], None]:
+    return lambda: _create("hook", using)
 
 
 def _execute(sql: str) -> Before:
@@ -68,6 +74,7 @@ KEEPS: dict[str, Before] = {
 }
 ENDS: dict[str, Before] = {
     "hooks": lambda using: transaction.on_commit(lambda: _create("hook", using), using),
+    "same-hook": lambda using: transaction.on_commit(_hook(using), using),
     "failing-hook": lambda using: transaction.on_commit(lambda: _fail("hook", using), using),
     "marks": lambda using: transaction.set_rollback(True, using),
 }
@@ -100,6 +107,8 @@ class Twice(Dirty):
 @lock_view("stock")
 def sell(request: HttpRequest, using: str) -> None:
     _create("view", using)
+    if "hook" in request.GET:
+        transaction.on_commit(_hook(using), using)
     if "raise" in request.GET:
         raise Broken
 
