@@ -21,8 +21,8 @@ from lockkit.model.errors import ConfigurationError, LeaseLost
 from lockkit.orders import Forget, Keep, refusals
 from lockkit.orders.record import refuses
 from lockkit_flask.leases import db_session
-from lockkit_flask.orders.open_order import OpenOrder, Savepoints
-from lockkit_flask.orders.table import Sql, unavailable
+from lockkit_flask.orders.open_order import OpenOrder
+from lockkit_flask.orders.table import Savepoints, Sql, unavailable
 from lockkit_flask.web.refusals import refused
 
 if TYPE_CHECKING:
