@@ -606,6 +606,22 @@ def test_a_session_that_ends_as_a_waiters_place_is_read_lets_it_not_wait(
         assert isinstance(either.perform(either.store.acquire(request)), Gone)
 
 
+def test_a_session_that_is_closed_between_two_requests_is_ended_at_the_server(
+    either: AnyClient, other: lockkit.LockClient
+) -> None:
+    """Kazoo's thread has read a reply, and is about to look for the next request."""
+    lease = either.lock("stock", ttl=LONG).acquire()
+    session = session_of(either, "stock")
+
+    def close(_: object) -> None:
+        session.stop()
+        session.kazoo._stopped.wait(0.3)
+
+    session.run(lambda: session.kazoo.exists_async("/").rawlink(close))
+    assert other.lock("stock").acquire(timeout=SOON).release()
+    assert not lease.release()
+
+
 def as_ended(
     asked: str,
     step: Step[Any],

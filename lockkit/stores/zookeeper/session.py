@@ -11,6 +11,7 @@ from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import AuthFailedError, ConnectionDropped, SessionExpiredError
+from kazoo.protocol.serialization import CloseInstance
 from kazoo.protocol.states import KazooState, KeeperState
 
 from lockkit.engine.effects import Signal
@@ -30,6 +31,9 @@ LATE = 0.25
 """Parts of a session's timeout: see ``ends``."""
 
 MARKS = 8
+
+GOODBYE_SECONDS = 1.0
+"""A server replies within them, or has at least been told that the session ends."""
 
 NUMBERS = 2**20
 """At most so many requests are numbered in one connection."""
@@ -176,7 +180,7 @@ class Session:
             except RuntimeError:  # at the end of the program, where kazoo's thread goes on alone
                 self._handler.on_end = self._stopping.set
                 self.kazoo._safe_close = list
-                self._work(self.kazoo.stop)
+                self._work(self._leave)
         return self._stopping
 
     def let_go(self) -> None:
@@ -190,9 +194,18 @@ class Session:
             except Exception as error:  # noqa: BLE001  nobody waits for it
                 log.debug("a session in ZooKeeper: %r", error)
 
+    def _leave(self) -> None:
+        """End the session at the server. kazoo's own stop first ends its thread, which may be just
+        between two requests and then never says so: what it has made would stay for its timeout."""
+        if self.kazoo.connected:
+            self.kazoo._queue.append((CloseInstance, None))
+            self.kazoo._connection._write_sock.send(b"\0")
+            self.kazoo._connection.connection_stopped.wait(GOODBYE_SECONDS)
+        self.kazoo.stop()
+
     def _stop(self) -> None:
         try:
-            self.kazoo.stop()
+            self._leave()
             self.kazoo.close()
             self._handler.close()
         finally:
