@@ -132,18 +132,23 @@ def test_lost_while_the_release_fails(
     assert any("release of 'a' not confirmed" in said for said in caplog.messages)
 
 
-def test_of_several_one_is_gone_and_another_cannot_be_told(
-    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    locks = client(LONG)
-    release, leases = locks.store.release, locks.multi("a", "b").acquire()
+def lose_replies_about(name: str, locks: AnyClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = locks.store.release
 
     def fails(request: Request) -> Step[Release]:
-        if request.name == "a":
+        if request.name == name:
             raise BackendUnavailable("it is away")
         return release(request)
 
     monkeypatch.setattr(locks.store, "release", fails)
+
+
+def test_of_several_one_is_gone_and_another_cannot_be_told(
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    locks = client(LONG)
+    leases = locks.multi("a", "b").acquire()
+    lose_replies_about("a", locks, monkeypatch)
     assert locks.break_("b", fence=leases["b"].fencing_token)
     with pytest.raises(LeaseLost, match="'b' is lost: an operator released it"), leases:
         pass
@@ -155,16 +160,10 @@ def test_of_several_one_is_late_and_another_cannot_be_told(
 ) -> None:
     """Its store says that the late one, which was handed over, was ours to the end."""
     locks = client(LONG)
-    release, leases = locks.store.release, locks.multi("a", "b").acquire()
+    leases = locks.multi("a", "b").acquire()
     is_late = property(lambda lease: lease.name == "a")
     monkeypatch.setattr(BaseLease, "_overdue", is_late)
-
-    def fails(request: Request) -> Step[Release]:
-        if request.name == "b":
-            raise BackendUnavailable("it is away")
-        return release(request)
-
-    monkeypatch.setattr(locks.store, "release", fails)
+    lose_replies_about("b", locks, monkeypatch)
     with leases:
         pass
     assert any("release of 'b' not confirmed" in said for said in caplog.messages)

@@ -10,9 +10,11 @@ from django.http import HttpResponse
 from django.test import Client, override_settings
 from django.urls import path
 from rest_framework.decorators import api_view
+from rest_framework.views import APIView
 
 from lockkit.model.errors import ConfigurationError
 from lockkit_django import lock_view, locked
+from lockkit_django.orders import IdempotentMixin
 
 
 @pytest.mark.parametrize(
@@ -48,3 +50,11 @@ def test_a_route_whose_view_was_taken_for_a_name_says_so(view: Any, url: str) ->
     expected = r"write @lock_view\('stock:{sku:str}'\) above the view"
     with override_settings(ROOT_URLCONF=urls), pytest.raises(ConfigurationError, match=expected):
         Client().get(url)
+
+
+def test_options_of_a_class_are_told_by_it() -> None:
+    class Orders(IdempotentMixin, APIView):
+        order_options = {"requird": True}  # noqa: RUF012  as users write it
+
+    with pytest.raises(ConfigurationError, match="Orders has no option 'requird'"):
+        Orders.as_view()

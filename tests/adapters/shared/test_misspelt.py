@@ -1,0 +1,44 @@
+"""A misspelt option of a decorator is said when the view is decorated, with the nearest one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import lockkit_django
+import lockkit_flask
+from lockkit.model.errors import ConfigurationError
+from lockkit_django.orders import idempotent as idempotent_in_django
+
+LOCK_VIEWS = (lockkit_django.lock_view, lockkit_flask.lock_view)
+IDEMPOTENT = (idempotent_in_django, lockkit_flask.idempotent)
+
+
+@pytest.mark.parametrize("lock_view", LOCK_VIEWS)
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"timout": 1}, "lock_view has no option 'timout': did you mean 'timeout'?"),
+        ({"on_busi": print}, "did you mean 'on_busy'?"),
+        ({"on_busy": "busy.html"}, "on_busy of lock_view is 'busy.html'"),
+    ],
+)
+def test_options_of_lock_view(lock_view: Any, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        lock_view("a", **options)
+    assert told in str(raised.value)
+
+
+@pytest.mark.parametrize("idempotent", IDEMPOTENT)
+@pytest.mark.parametrize("misspelt", ["requird", "where"])
+def test_options_of_idempotent(idempotent: Any, misspelt: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"@idempotent has no option '{misspelt}'"):
+        idempotent(**{misspelt: True})
+
+
+def test_an_option_that_only_django_has() -> None:
+    with pytest.raises(ConfigurationError, match="did you mean 'atomic'"):
+        idempotent_in_django(atomik=False)
+    with pytest.raises(ConfigurationError, match="it has order_id, required, using"):
+        lockkit_flask.idempotent(atomic=False)  # type: ignore[call-overload]
