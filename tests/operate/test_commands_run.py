@@ -386,13 +386,11 @@ def test_a_store_within_this_process_is_refused(tmp_path: Path) -> None:
 
 
 def test_alias(client: LockClient) -> None:
-    other = lockkit.connect(f"{client.settings.location}.other")
-    both = {"default": lambda: other, "jobs": lambda: client}
-    lease = client.lock("job").acquire()
-    assert locks(both, "run", "job", "--timeout", "0", "--", "true").status == 0
-    status = locks(both, "run", "job", "--alias", "jobs", "--timeout", "0", "--", "true").status
-    lease.release()
-    assert status == 75
+    try_to_run = "run", "job", "--timeout", "0"
+    with lockkit.connect(f"{client.settings.location}.other") as other, client.lock("job"):
+        both = {"default": lambda: other, "jobs": lambda: client}
+        assert locks(both, *try_to_run, "--", "true").status == 0
+        assert locks(both, *try_to_run, "--alias", "jobs", "--", "true").status == 75
 
 
 def test_the_token_is_not_handed_on(client: LockClient, tmp_path: Path) -> None:
