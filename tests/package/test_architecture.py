@@ -28,7 +28,11 @@ ROOMS = ("model", "engine", "runtime", "stores", "leases", "web", "orders", "ope
 BELOW_ALL = {"lockkit.texts", "lockkit.per_loop"}
 """Import nothing of ours."""
 
-STORES = {path.partition(":")[0] for path in SCHEMES.values() if path.startswith("lockkit.stores.")}
+STORES = {
+    ".".join(path.partition(":")[0].split(".")[:3])
+    for path in SCHEMES.values()
+    if path.startswith("lockkit.stores.")
+}
 KIT = "lockkit.testing"
 COMPAT = "lockkit.compat"
 """Other libraries' interfaces, each over the store of its own driver."""

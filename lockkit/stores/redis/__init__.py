@@ -11,9 +11,6 @@ Fencing tokens go on growing through all of these while clocks differ by less th
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 from lockkit.model.errors import DriverMissing
 
 try:
@@ -23,23 +20,4 @@ except ImportError as error:
 
 from lockkit.stores.redis.store import RedisStore
 
-if TYPE_CHECKING:
-    from lockkit.stores.redis.cluster_store import ClusterStore
-    from lockkit.stores.redis.plain import PlainStore
-    from lockkit.stores.redis.sentinel_store import PlainSentinelStore, SentinelStore
-
-__all__ = ["ClusterStore", "PlainSentinelStore", "PlainStore", "RedisStore", "SentinelStore"]
-
-_MODULES = {
-    "ClusterStore": "cluster_store",
-    "PlainSentinelStore": "sentinel_store",
-    "PlainStore": "plain",
-    "SentinelStore": "sentinel_store",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Imported at first use: most have one server."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__all__ = ["RedisStore"]

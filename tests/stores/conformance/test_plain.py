@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from over_a_wire import BY_OTHERS_TASKS
 
-from lockkit.stores.redis import PlainStore
+from lockkit.stores.redis.plain import PlainStore
 from lockkit.testing.conformance import StoreConformance
 from lockkit.testing.servers import RedisServer
 from lockkit.testing.store import RedisStore

@@ -10,7 +10,7 @@ from over_a_wire import BY_TASKS, LOSES_SOCKETS, REACHED, OverAWire, Reached, al
 from redis_family import ClusterGroup, ClusterStore, Group, SentinelGroup, SentinelStore
 
 import lockkit
-from lockkit.stores import redis as redis_store
+from lockkit.stores.redis import cluster_store, sentinel_store
 from lockkit.testing.conformance import StoreConformance
 from lockkit.testing.conformance.base import Connect, Spawn, queued
 from lockkit.testing.store import Store
@@ -50,7 +50,7 @@ class TestSentinel(WithPasswords, OverAWire):
 
     asked = OverAWire.asked | all_of(WithPasswords)
     schemes = ("redis+sentinel",)
-    tested = redis_store.SentinelStore
+    tested = sentinel_store.SentinelStore
     reached = SentinelStore
 
     @pytest.fixture(scope="class")
@@ -62,7 +62,7 @@ class TestSentinel(WithPasswords, OverAWire):
 
 class TestPlainKeysOverSentinel(Reached):
     schemes = ("redis+sentinel?protocol=plain",)
-    tested = redis_store.PlainSentinelStore
+    tested = sentinel_store.PlainSentinelStore
     reached = SentinelStore
 
     @pytest.fixture(scope="class")
@@ -98,7 +98,7 @@ class TestSentinelOverTLS(OverTLS):
     """With passwords as well: another one for the Sentinels."""
 
     schemes = ("rediss+sentinel",)
-    tested = redis_store.SentinelStore
+    tested = sentinel_store.SentinelStore
     reached = SentinelStore
 
     @pytest.fixture(scope="class")
@@ -122,7 +122,7 @@ class TestCluster(WithPasswords, StoreConformance):
     others than those of a single server."""
 
     schemes = ("redis+cluster",)
-    tested = redis_store.ClusterStore
+    tested = cluster_store.ClusterStore
     reached = ClusterStore
     cycles = 800
     by_tasks = BY_TASKS | all_of(WithPasswords)
@@ -137,7 +137,7 @@ class TestCluster(WithPasswords, StoreConformance):
 @LOSES_SOCKETS
 class TestClusterOverTLS(OverTLS):
     schemes = ("rediss+cluster",)
-    tested = redis_store.ClusterStore
+    tested = cluster_store.ClusterStore
     reached = ClusterStore
 
     @pytest.fixture(scope="class")
