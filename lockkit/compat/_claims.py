@@ -48,8 +48,9 @@ class Acquisition:
 
     @property
     def value(self) -> bytes:
-        """What the key says."""
-        return _value(self.hold.token)
+        """What the key says: see plain_value.lua."""
+        _, colon, value = self.hold.token.partition(":")
+        return bytes.fromhex(value) if colon else self.hold.token.encode()
 
     def end(self) -> None:
         self._ended = True
@@ -200,12 +201,6 @@ def _seconds_of_tries(sleep: float, most: float | None) -> float | None:
     if sleep <= 0:
         return max(most, 0.0)
     return max(math.ceil(most / sleep) - 1, 0) * sleep
-
-
-def _value(token: str) -> bytes:
-    """What the key of this token says: see plain_value.lua."""
-    _, colon, value = token.partition(":")
-    return bytes.fromhex(value) if colon else token.encode()
 
 
 def client_for(handed: Any, kind: type[C], loop: asyncio.AbstractEventLoop | None = None) -> C:

@@ -17,9 +17,6 @@ class Node(NamedTuple):
     host: str
     port: int
 
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
-
 
 Remap = Callable[[tuple[str, int]], tuple[str, int]]
 

@@ -10,7 +10,7 @@ from lockkit.engine.effects import Step
 from lockkit.model.errors import DamagedRecord, LockError
 from lockkit.model.types import LockInfo, Page
 from lockkit.stores.redis.failures import refused
-from lockkit.stores.redis.layout import encoded
+from lockkit.stores.redis.layout import bucket_of, encoded
 from lockkit.stores.redis.protocol import ALL_BUCKETS, Protocol
 from lockkit.stores.redis.replies import (
     count_details,
@@ -57,7 +57,7 @@ class RedisListing:
         return Page(infos, at._replace(scanned=scanned, seen=at.seen | set(fresh)))
 
     def _one(self, name: str) -> Step[Page]:
-        bucket = self._protocol.bucket(name)
+        bucket = bucket_of(name)
         try:
             return Page((yield from self._details(bucket, [encoded(name)])))
         except DamagedRecord:
@@ -80,7 +80,7 @@ class RedisListing:
 
     def last_words(self, name: str | None = None) -> Step[list[LockInfo]]:
         found: list[LockInfo] = []
-        for bucket in ALL_BUCKETS if name is None else [self._protocol.bucket(name)]:
+        for bucket in ALL_BUCKETS if name is None else [bucket_of(name)]:
             with contextlib.suppress(DamagedRecord):  # the bucket has a row of its own
                 found += yield from self._words(bucket, name)
         return found

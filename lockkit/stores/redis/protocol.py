@@ -205,9 +205,6 @@ class Protocol(Packed):
     def announced(self) -> bytes:
         return pack(b"ZRANGE", PREFIXES, b"0", b"-1")
 
-    def bucket(self, name: str) -> int:
-        return bucket_of(name)
-
     def page(self, bucket: int, cursor: bytes, count: int) -> bytes:
         """Some more of a bucket's fields."""
         return pack(b"HSCAN", self.keys.bucket(bucket), cursor, b"COUNT", b"%d" % count)

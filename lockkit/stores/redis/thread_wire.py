@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from lockkit.engine.effects import Exchange, Listen, Park, Signal
@@ -20,20 +21,21 @@ class ThreadRedisWire(ThreadWire):
         self._reader = _Reader(wire)
 
     async def exchange(self, exchange: Exchange) -> Any:
-        if isinstance(exchange.payload, Call):
-            return await super().exchange(exchange)
-        return await super().exchange(Exchange(Call(lambda: self._wire.exchange(exchange))))
+        return await self._in_thread(lambda: self._wire.exchange(exchange))
 
     async def listen(self, effect: Listen) -> None:
-        await self.exchange(Exchange(Call(lambda: self._wire.listen(effect))))
+        await self._in_thread(lambda: self._wire.listen(effect))
 
     async def park(self, effect: Park) -> None:
-        self._reader.go()
+        self._reader._hurry()
         await super().park(effect)
 
     async def close(self) -> None:
-        self._reader.stop()
+        self._reader._end()
         await super().close()
+
+    async def _in_thread(self, function: Callable[[], Any]) -> Any:
+        return await super().exchange(Exchange(Call(function)))
 
 
 class _Reader(Background):
@@ -45,14 +47,8 @@ class _Reader(Background):
         super().__init__()
         self._blocking = wire
 
-    def go(self) -> None:
-        self._hurry()
-
-    def stop(self) -> None:
-        self._end()
-
     def work(self) -> float:
-        if not self._blocking.is_awaited:
+        if not self._blocking._inbox.is_awaited:
             return LONGEST_SLEEP
         self._blocking.park(Park(Signal(), 1.0))
         return 0.0

@@ -47,11 +47,6 @@ class RedisWire:
         self._connection: Connection | None = None  #: of the subscription
         self._failure: BackendError | None = None  #: of the last attempt to subscribe that failed
 
-    @property
-    def is_awaited(self) -> bool:
-        """Whether anybody expects a message."""
-        return self._inbox.is_awaited
-
     def exchange(self, effect: Exchange) -> Any:
         return exchange(self._connections, effect.payload)
 
