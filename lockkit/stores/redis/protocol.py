@@ -79,9 +79,6 @@ def load_scripts(commands: Sequence[Command]) -> list[bytes]:
 class Packed(ABC):
     """Packs scripts on one name; the part that is the same each time only once."""
 
-    def __init__(self) -> None:
-        self._terms = lru_cache(maxsize=256)(terms)
-
     @abstractmethod
     def _first(self, script: Script, name: str) -> Sequence[bytes]:
         """Its keys, how many, and the arguments that the name alone decides."""
@@ -113,7 +110,6 @@ class Protocol(Packed):
 
     def __init__(self, prefix: str, publish: str = "publish") -> None:
         """``publish``: the fragment that tells a waiter of its grant."""
-        super().__init__()
         self.keys = Keys(prefix)
         queue = "store", "install", "queue"
         look = "time", "layout", "whole", "clock"
@@ -150,7 +146,7 @@ class Protocol(Packed):
 
     def acquire(self, request: Request, mode: int, channel: bytes) -> Command:
         queue, hold = request.max_queue, request.max_hold
-        asked = self._terms(DIGIT[mode], request.ttl, request.owner, queue, hold, channel)
+        asked = terms(DIGIT[mode], request.ttl, request.owner, queue, hold, channel)
         if request.kind is MUTEX:
             script = self._acquire if request.fair else self._barge
             return self._claim(script, request, 5, asked)
@@ -254,6 +250,7 @@ def _limited(batches: dict[B, list[int]]) -> Iterator[tuple[B, list[int]]]:
             yield batch, positions[start : start + EXTENDED_AT_ONCE]
 
 
+@lru_cache(maxsize=256)
 def terms(  # noqa: PLR0917
     mode: bytes,
     ttl: float,

@@ -101,7 +101,7 @@ class Slots:
                 raise OutcomeUnknown(str(error)) from error.__cause__
             is_begun = True
             for place, reply in zip(places, found, strict=True):
-                replies[place] = _fewer(replies[place], reply)
+                replies[place] = reply
         return replies
 
     def _send(self, slot: int | None, payload: Any, patience: float) -> Step[Any]:
@@ -220,8 +220,3 @@ def _at(node: Node, payload: Any, *, asking: bool) -> Step[Any]:
     replies = yield Exchange(allowed, node)
     kept = [reply for packed, reply in zip(allowed, replies, strict=True) if packed is not ASKING]
     return kept[0] if isinstance(payload, bytes) else kept
-
-
-def _fewer(before: Any, reply: Any) -> Any:
-    """Of what several servers answer: of replicas, the least."""
-    return min(before, reply) if isinstance(before, int) and isinstance(reply, int) else reply

@@ -14,6 +14,7 @@ from lockkit.stores.redis.protocol import (
     microseconds,
     pack,
     script_of,
+    terms,
 )
 
 FOREVER = 9.4e8
@@ -28,7 +29,6 @@ class PlainLanguage(Packed):
     is not lockkit's, the one that it asks for itself."""
 
     def __init__(self, prefix: str, *, repairs: bool) -> None:
-        super().__init__()
         self.keys = PlainKeys(prefix)
         self._repairs = DIGIT[repairs]
         first = "time", "clock", "layout", "plain_value"
@@ -50,7 +50,7 @@ class PlainLanguage(Packed):
     def acquire(self, request: Request, mode: int, channel: bytes) -> Command:
         script = self._acquire if request.fair else self._barge
         queue, hold = request.max_queue, request.max_hold
-        asked = self._terms(DIGIT[mode], request.ttl, request.owner, queue, hold, channel)
+        asked = terms(DIGIT[mode], request.ttl, request.owner, queue, hold, channel)
         return self._claim(script, request, 6, asked + self._repairs)
 
     def release(self, request: Request) -> Command:
