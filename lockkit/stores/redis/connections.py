@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import redis
 from redis.exceptions import (
@@ -39,22 +39,6 @@ LINE, CHUNK = 4096, 65536
 
 ANY_COMMAND = ("_",) if redis.VERSION < (5, 3) else ()
 """Which older releases want to hear of a connection's use, and ignore."""
-
-
-class Connections(Protocol):
-    """Where connections come from and go to."""
-
-    def take(self) -> Connection: ...
-
-    def give(self, connection: Connection) -> None: ...
-
-    def discard(self, connection: Connection) -> None: ...
-
-    @property
-    def fresh(self) -> Maker:
-        """Makes one to keep: for the subscription. Not connected yet."""
-
-    def close(self) -> None: ...
 
 
 class OwnConnections:
@@ -100,7 +84,7 @@ class PooledConnections:
     def __init__(self, pool: redis.ConnectionPool) -> None:
         self._pool = pool
         self._get = partial(pool.get_connection, *ANY_COMMAND)
-        self.fresh = Maker(pool)
+        self.fresh = Maker(pool)  #: for the subscription
 
     def take(self) -> Connection:
         try:
@@ -117,6 +101,9 @@ class PooledConnections:
 
     def close(self) -> None:
         """The pool is not ours to close."""
+
+
+Connections = OwnConnections | PooledConnections
 
 
 def connect(connection: Connection) -> Any:
