@@ -21,15 +21,14 @@ from django.db.utils import load_backend
 from lockkit.model.checks import unknown_key
 from lockkit.model.errors import BackendUnavailable, ConfigurationError
 from lockkit.model.settings import AliasSettings
-from lockkit.stores.contract import HostLocal, ServerClock, reject_unknown_options
+from lockkit.stores.contract import ServerClock, reject_unknown_options
 from lockkit.stores.sql.beside import TemporaryConnector, connector_beside
 from lockkit.stores.sql.connector import Connection, Connector, Ear
 from lockkit.stores.sql.dialect import Dialect, load_dialect
-from lockkit.stores.sql.hinted import HintedTable
 from lockkit.stores.sql.pushed import PushedTable
-from lockkit.stores.sql.sqlite import busy_seconds, takes_over
+from lockkit.stores.sql.sqlite import SQLiteStore, table_over
 from lockkit.stores.sql.store import SQLStore
-from lockkit.stores.sql.vendors import connected, vendor_of
+from lockkit.stores.sql.vendors import VENDORS, connected
 from lockkit_django.stores.in_tests import close_in_teardown, is_in_teardown, is_projects_own
 
 OPTIONS = ("mode", "timeout", "take_over_dead")
@@ -42,23 +41,16 @@ class DatabaseStore(SQLStore):
     other writers; ``take_over_dead``, as of SQLite, where that is the database."""
 
     @classmethod
-    def from_settings(cls, settings: AliasSettings) -> DatabaseStore:
+    def from_settings(cls, settings: AliasSettings) -> SQLStore:
         reject_unknown_options(settings, OPTIONS)
         alias = alias_of(settings)
         vendor = _vendor(alias)
-        is_file = vendor == "sqlite"
-        kind = DatabaseFile if is_file else SERVERS.get(vendor)
-        if kind is None:
+        if vendor not in TABLES:
             raise ConfigurationError(
                 f"the lock alias {settings.alias!r}: lockkit keeps no locks in a {vendor} database"
                 "; set LOCKKIT's LOCATION to 'redis://…', or to the 'django://…' of another"
             )
-        store = kind(
-            DjangoConnector(alias),
-            key_prefix=settings.key_prefix,
-            busy_seconds=busy_seconds(settings),
-            takes_over=takes_over(settings) and is_file,
-        )
+        store = table_over(TABLES[vendor], DjangoConnector(alias), settings)
         close_in_teardown(store, alias)
         return store
 
@@ -75,10 +67,6 @@ def alias_of(settings: AliasSettings) -> str:
     return alias
 
 
-class DatabaseFile(HintedTable, DatabaseStore, HostLocal):
-    """A file beside an SQLite database."""
-
-
 class DatabasePostgreSQL(PushedTable, DatabaseStore, ServerClock):
     """The table of the migrations, in a PostgreSQL database."""
 
@@ -87,7 +75,8 @@ class DatabaseMySQL(DatabaseStore, ServerClock):
     """The table of the migrations, in a MySQL or MariaDB database."""
 
 
-SERVERS: Final[dict[str, type[DatabaseStore]]] = {
+TABLES: Final[dict[str, type[SQLStore]]] = {
+    "sqlite": SQLiteStore,
     "postgresql": DatabasePostgreSQL,
     "mysql": DatabaseMySQL,
 }
@@ -96,8 +85,6 @@ SERVERS: Final[dict[str, type[DatabaseStore]]] = {
 
 class DjangoConnector(Connector):
     """Leads to wherever the settings of a database alias lead now."""
-
-    closes_before_fork = True
 
     def __init__(self, alias: str) -> None:
         self._alias = alias
@@ -180,14 +167,11 @@ class ServerConnector(Connector):
 
     def __init__(self, alias: str) -> None:
         self._alias = alias
-        self._vendor = vendor_of(_vendor(alias))
+        self._vendor = VENDORS[_vendor(alias)]
 
     @property
     def dialect(self) -> Dialect:
         return load_dialect(self._vendor.name)
-
-    def identity(self) -> object:
-        return None
 
     def described(self) -> str:
         settings = connections.settings[self._alias]
@@ -201,18 +185,12 @@ class ServerConnector(Connector):
         except Error as error:
             raise self._vendor.no_connection(error.__cause__ or error) from error
         remedy = f"run 'manage.py migrate lockkit_django --database {self._alias}'"
-        return connected(
-            wrapper.connection, driver_of(wrapper), self._vendor, remedy, wrapper.close
-        )
+        return connected(wrapper.connection, wrapper.Database, self._vendor, remedy, wrapper.close)
 
 
-def driver_of(wrapper: Any) -> Any:
-    """The DB-API module; django-stubs do not know the attribute."""
-    return wrapper.Database
-
-
-def _private_wrapper(alias: str) -> BaseDatabaseWrapper:
-    """A connection of our own: another alias, for a pool is found by its alias; and no pool."""
+def _private_wrapper(alias: str) -> Any:
+    """A connection of our own: another alias, for a pool is found by its alias; and no pool.
+    django-stubs do not know that it has the module of its driver."""
     shared = connections.settings[alias]
     options: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS, **shared.get("OPTIONS", {})}
     options.pop("pool", None)

@@ -98,7 +98,7 @@ def test_databases_of_django(kind: str, tmp_path: Path, request: pytest.FixtureR
 
 
 OF_DJANGO = {
-    "sqlite": "DatabaseFile",
+    "sqlite": "SQLiteStore",
     "postgresql": "DatabasePostgreSQL",
     "mariadb": "DatabaseMySQL",
 }

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Final
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.settings import AliasSettings
-from lockkit.stores.contract import HostLocal, ServerClock, reject_unknown_options
+from lockkit.stores.contract import ServerClock, reject_unknown_options
 from lockkit.stores.sql.beside import connector_beside
 from lockkit.stores.sql.connector import Connection, Connector
 from lockkit.stores.sql.dialect import Dialect, load_dialect
 from lockkit.stores.sql.engines import engine_of
-from lockkit.stores.sql.hinted import HintedTable
 from lockkit.stores.sql.pushed import PushedTable
-from lockkit.stores.sql.sqlite import busy_seconds, takes_over
+from lockkit.stores.sql.sqlite import SQLiteStore, table_over
 from lockkit.stores.sql.store import SQLStore
-from lockkit.stores.sql.vendors import connected, vendor_of
+from lockkit.stores.sql.vendors import VENDORS, connected
 
 if TYPE_CHECKING:
     import sqlalchemy
@@ -39,27 +38,18 @@ class SQLAlchemyStore(SQLStore):
     that is the database."""
 
     @classmethod
-    def from_settings(cls, settings: AliasSettings) -> SQLAlchemyStore:
+    def from_settings(cls, settings: AliasSettings) -> SQLStore:
         reject_unknown_options(settings, OPTIONS)
         engine = engine_of(settings)
         dialect = engine.dialect.name
-        is_file = dialect == "sqlite"
-        kind = SQLAlchemyFile if is_file else SERVERS.get(dialect)
-        if kind is None:
+        if dialect == "sqlite":
+            return table_over(SQLiteStore, connector_beside(engine.url.database or ""), settings)
+        if dialect not in SERVERS:
             raise ConfigurationError(
                 f"the lock alias {settings.alias!r}: lockkit keeps no locks in {dialect}; "
                 "use PostgreSQL, MySQL, MariaDB, SQLite or redis://"
             )
-        return kind(
-            connector_beside(engine.url.database or "") if is_file else EngineConnector(engine),
-            key_prefix=settings.key_prefix,
-            busy_seconds=busy_seconds(settings),
-            takes_over=takes_over(settings) and is_file,
-        )
-
-
-class SQLAlchemyFile(HintedTable, SQLAlchemyStore, HostLocal):
-    """A file beside an SQLite database."""
+        return table_over(SERVERS[dialect], EngineConnector(engine), settings)
 
 
 class SQLAlchemyPostgreSQL(PushedTable, SQLAlchemyStore, ServerClock):
@@ -82,18 +72,16 @@ def create_table(engine: sqlalchemy.Engine) -> None:
     """Make the lock table in the database of a server, if it is not there. A Django project gets
     it by ``manage.py migrate`` and need not call this."""
     with engine.begin() as connection:
-        connection.exec_driver_sql(load_dialect(vendor_of(engine.dialect.name).name).create)
+        connection.exec_driver_sql(load_dialect(VENDORS[engine.dialect.name].name).create)
 
 
 class EngineConnector(Connector):
     """Connections to a server, made as the engine makes its own."""
 
-    closes_before_fork = True
-
     def __init__(self, engine: sqlalchemy.Engine) -> None:
         import sqlalchemy
 
-        self._vendor = vendor_of(engine.dialect.name)
+        self._vendor = VENDORS[engine.dialect.name]
         self._failure = sqlalchemy.exc.SQLAlchemyError
         self.engine = sqlalchemy.create_engine(
             engine.url, pool=engine.pool.recreate(), isolation_level="AUTOCOMMIT"
@@ -102,9 +90,6 @@ class EngineConnector(Connector):
     @property
     def dialect(self) -> Dialect:
         return load_dialect(self._vendor.name)
-
-    def identity(self) -> object:
-        return None
 
     def described(self) -> str:
         url = self.engine.url

@@ -77,11 +77,11 @@ class Connection(ABC):
         if descriptor is not None:
             self.poll = native.poll(descriptor)
 
-    def within_time(self, step: Callable[[], T]) -> T:
-        """End it if it takes too long."""
+    def within_time(self, step: Callable[[Connection], T]) -> T:
+        """Do a step; end it if it takes too long."""
         if self.descriptor is None or self.ends_in_time:
-            return step()
-        return limited(self.descriptor, step)
+            return step(self)
+        return limited(self.descriptor, functools.partial(step, self))
 
     def messages(self, seconds: float) -> list[str]:
         """As an ``Ear``."""
@@ -108,9 +108,6 @@ class Ear(Protocol):
 class Connector(ABC):
     """Opens connections to one database."""
 
-    closes_before_fork = False
-    """Whether an open connection in the parent would harm those of a forked child."""
-
     @property
     @abstractmethod
     def dialect(self) -> Dialect: ...
@@ -119,12 +116,13 @@ class Connector(ABC):
     def connect(self) -> Connection:
         """Open one. Raises like Connection."""
 
-    @abstractmethod
     def identity(self) -> object:
         """What a connection opened now would lead to; when it changes, a new one is opened.
+        Default: it never does.
 
         Asked before every step, so it must cost microseconds and do no network I/O.
         """
+        return None
 
     def listen(self, channel: str) -> Ear:
         """Raises like Connection; UnsupportedCapability."""
@@ -160,7 +158,7 @@ class Connector(ABC):
 def _subscribe(connection: Connection, statement: str) -> None:
     if not connection.brings_messages:
         raise UnsupportedCapability("its driver brings no messages: psycopg 3 does")
-    connection.within_time(lambda: connection.execute(statement, {}))
+    connection.within_time(lambda c: c.execute(statement, {}))
 
 
 _inherited: list[Connection] = []
@@ -178,8 +176,7 @@ class Slot:
         self._keeps = True
         self._reset()
         process.after_fork(self._in_child)
-        if connector.closes_before_fork:
-            process.around_fork(self._before_fork, self._in_parent)
+        process.around_fork(self._before_fork, self._in_parent)
 
     def _reset(self) -> None:
         # It knows its owner, so that "release, if it is mine" needs no second look.
@@ -197,10 +194,7 @@ class Slot:
                 raise BackendUnavailable(f"the lock database did not answer for {TURN_SECONDS:g} s")
             connection, is_sound = self._taken(), False
             try:
-                if connection.ends_in_time:
-                    result = step(connection)
-                else:
-                    result = connection.within_time(functools.partial(step, connection))
+                result = connection.within_time(step)
                 is_sound = True
                 return result
             except Missed as missed:
@@ -241,7 +235,11 @@ class Slot:
             connection.close()
 
     def _before_fork(self) -> None:
-        """No thread may be in a step, and the connection closed, while the process forks."""
+        """No thread may be in a step, and the connection closed, while the process forks.
+
+        SQLite keeps its file locks per process in memory that a child inherits, without the locks:
+        a child that opens the same file believes that it has them.
+        """
         if self._mutex.acquire(timeout=FORK_WAIT):
             self._close()
 

@@ -31,7 +31,7 @@ from lockkit.stores.sql.connector import Connection, Connector, Missed, Paramete
 from lockkit.stores.sql.dialect import Dialect, load_dialect
 from lockkit.stores.sql.hinted import HintedTable
 from lockkit.stores.sql.hints import HintSocket, send
-from lockkit.stores.sql.store import BUSY_SECONDS
+from lockkit.stores.sql.store import BUSY_SECONDS, SQLStore
 
 APPLICATION_ID: Final = 0x4C4B4954
 """'LKIT', in the header of a file of lockkit's."""
@@ -50,24 +50,21 @@ class SQLiteStore(HintedTable, HostLocal):
     """
 
     @classmethod
-    def from_settings(cls, settings: AliasSettings) -> SQLiteStore:
+    def from_settings(cls, settings: AliasSettings) -> SQLStore:
         reject_unknown_options(settings, OPTIONS)
-        return cls(
-            SQLiteConnector(path_of_url(settings)),
-            key_prefix=settings.key_prefix,
-            busy_seconds=busy_seconds(settings),
-            takes_over=takes_over(settings),
-        )
+        return table_over(cls, SQLiteConnector(path_of_url(settings)), settings)
 
 
-def busy_seconds(settings: AliasSettings) -> float:
-    """OPTIONS["timeout"], validated."""
-    return check_ttl("OPTIONS['timeout']", settings.options.get("timeout", BUSY_SECONDS))
-
-
-def takes_over(settings: AliasSettings) -> bool:
-    """OPTIONS["take_over_dead"], validated."""
-    return check_flag("OPTIONS['take_over_dead']", settings.options.get("take_over_dead", True))
+def table_over(kind: type[SQLStore], connector: Connector, settings: AliasSettings) -> SQLStore:
+    """The store of an alias, with what OPTIONS say of it, validated."""
+    options = settings.options
+    takes_over = check_flag("OPTIONS['take_over_dead']", options.get("take_over_dead", True))
+    return kind(
+        connector,
+        key_prefix=settings.key_prefix,
+        busy_seconds=check_ttl("OPTIONS['timeout']", options.get("timeout", BUSY_SECONDS)),
+        takes_over=takes_over and issubclass(kind, HostLocal),
+    )
 
 
 def path_of_url(settings: AliasSettings) -> Path:
@@ -98,10 +95,6 @@ class SQLiteConnector(Connector):
     A file that was deleted or replaced is noticed at the next step: SQLite itself would go on
     with the deleted one, beside processes that have the new one.
     """
-
-    closes_before_fork = True
-    """SQLite keeps its file locks per process in memory that a child inherits, without the locks:
-    a child that opens the same file believes that it has them."""
 
     def __init__(self, path: Path) -> None:
         self._path = os.fspath(path)

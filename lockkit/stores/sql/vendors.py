@@ -20,10 +20,6 @@ VENDORS: Final[dict[str, Vendor]] = {
 """By the names that SQLAlchemy and Django have for them."""
 
 
-def vendor_of(name: str) -> Vendor:
-    return VENDORS[name]
-
-
 def unavailable(what: str, error: BaseException) -> BackendUnavailable:
     """For a driver's error, with the first line of its words: StoreRefused if the server is up."""
     is_refusal = any(vendor.is_refusal(error) for vendor in VENDORS.values())

@@ -18,10 +18,11 @@ from django.db import connections
 from orders_django import mysql
 from over_a_wire import BY_OTHERS_TASKS, OverAWire
 
+from lockkit.stores.sql import SQLiteStore
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import MariaDBServer, PostgresServer
 from lockkit.testing.store import MariaDBTable, PostgresTable, Proxied, Store, TableStore
-from lockkit_django.stores.database import DatabaseFile, DatabaseMySQL, DatabasePostgreSQL
+from lockkit_django.stores.database import DatabaseMySQL, DatabasePostgreSQL
 
 __all__ = ["mysql"]
 
@@ -31,7 +32,7 @@ django.setup()
 
 class TestDjangoDatabase(OverAWire):
     schemes = ("django",)
-    tested = DatabaseFile
+    tested = SQLiteStore
     by_tasks = BY_OTHERS_TASKS
 
     @pytest.fixture(scope="class")
