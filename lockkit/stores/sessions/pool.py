@@ -143,12 +143,10 @@ class Sessions:
         """The server has ended what remained."""
         self._remains.pop(route, None)
 
-    def leave(self, route: Route) -> bool:
-        """Give up the place of a claim that waits for a session; whether it had one."""
-        left = self._places.pop(route, None) is not None
-        if left:
+    def leave(self, route: Route) -> None:
+        """Give up the place of a claim that waits for a session."""
+        if self._places.pop(route, None) is not None:
             self._next()
-        return left
 
     def close(self, owner: object) -> None:
         """End the sessions of this owner's claims, which ends these, and those that are idle."""

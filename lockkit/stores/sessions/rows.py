@@ -14,14 +14,11 @@ class RowStore(SessionStore):
     """A store that has a table."""
 
     def create_table(self) -> None:
-        run(self._creating(), self.wire())
+        run(self._elsewhere(("", new_token()), self._create), self.wire())
 
     def ddl(self) -> str:
         assert isinstance(self._sql, OfRows)
         return self._sql.create
-
-    def _creating(self) -> Step[bool]:
-        return (yield from self._elsewhere(("", new_token()), self._create))
 
     def _create(self, session: Session) -> Step[bool]:
         assert isinstance(self._sql, OfRows)

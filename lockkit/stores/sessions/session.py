@@ -97,11 +97,9 @@ class Session:
         """Connect. Raises a BackendError or ConfigurationError."""
         return self._in_turn(claim, self._opening(claim))
 
-    def say(
-        self, claim: Hashable, statement: Statement, seconds: float | None = None
-    ) -> Work[Rows]:
+    def say(self, claim: Hashable, statement: Statement) -> Work[Rows]:
         """One request and its reply. Raises Refused, SessionEnded, OutcomeUnknown."""
-        return self._in_turn(claim, self._saying(statement, seconds or ANSWER_SECONDS))
+        return self._in_turn(claim, self._saying(statement, ANSWER_SECONDS))
 
     def beat(
         self, claim: Hashable, request: Request, statement: Callable[[], Statement], seconds: float

@@ -38,8 +38,8 @@ def ask(
     return reply
 
 
-def create(path: str, data: bytes = b"") -> Ask:
-    return lambda session: session.kazoo.create_async(path, data, acl=session.acl)
+def create(path: str) -> Ask:
+    return lambda session: session.kazoo.create_async(path, acl=session.acl)
 
 
 def join(path: str, data: bytes) -> Ask:
