@@ -23,8 +23,8 @@ BUNDLES: Final = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-b
 OWN_ROOTS: Final = "~/.postgresql/root.crt"
 """Those that libpq trusts if nothing is said."""
 
-IDENTITY: Final = "VERIFY_IDENTITY"
-MODES: Final = ("DISABLED", "REQUIRED", "VERIFY_CA", IDENTITY)
+AUTHORITY, IDENTITY = "VERIFY_CA", "VERIFY_IDENTITY"
+MODES: Final = ("DISABLED", "REQUIRED", AUTHORITY, IDENTITY)
 """Those of MySQL's own programs: no TLS, TLS with anybody, with whom an authority has certified,
 and with whom it has certified for this name."""
 
@@ -88,7 +88,7 @@ def for_mysql(driver: str, host: str, said: MutableMapping[str, Any], alias: str
     if mode == "DISABLED":
         return {"ssl_disabled": True}
     _needs_strictness(alias)
-    return {"ssl": _context(mode, files, alias)}
+    return {"ssl": context(mode, files, f"the LOCATION of lock alias {alias!r}")}
 
 
 def _for_mysqlclient(mode: str, files: dict[str, str], alias: str) -> dict[str, Any]:
@@ -116,19 +116,19 @@ def _needs_strictness(alias: str) -> None:
         )
 
 
-def _context(mode: str, files: Mapping[str, str], alias: str) -> ssl.SSLContext:
+def context(mode: str, files: Mapping[str, Any], where: str) -> ssl.SSLContext:
+    """``files``: by their names in FILES, without ``ssl_``. ``where``: they are named, for people.
+    Raises ConfigurationError."""
     try:
-        context = ssl.create_default_context(cafile=files.get("ca"), capath=files.get("capath"))
-        if "cert" in files:
-            context.load_cert_chain(files["cert"], files.get("key"))
+        made = ssl.create_default_context(cafile=files.get("ca"), capath=files.get("capath"))
+        if files.get("cert") is not None:
+            made.load_cert_chain(files["cert"], files.get("key"))
     except OSError as error:  # and ssl.SSLError, which is one
-        raise ConfigurationError(
-            f"a file for TLS in the LOCATION of lock alias {alias!r} cannot be read: {error}"
-        ) from error
-    context.check_hostname = mode == IDENTITY
+        raise ConfigurationError(f"a file for TLS in {where} cannot be read: {error}") from error
+    made.check_hostname = mode == IDENTITY
     if mode == "REQUIRED":
-        context.verify_mode = ssl.CERT_NONE
-    return context
+        made.verify_mode = ssl.CERT_NONE
+    return made
 
 
 def _bundle() -> str:

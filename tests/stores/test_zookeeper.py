@@ -1034,6 +1034,7 @@ def test_what_is_no_url_is_refused(wrong: str) -> None:
         ({"password": "x"}, "needs a username"),
         ({"password": 3, "username": "x"}, "password"),
         ({"ssl_ca_certs": "/x"}, "ssl"),
+        ({"ssl": True, "ssl_ca_certs": "/nonexistent"}, "default.*cannot be read"),
         ({"ssl": "yes"}, "ssl"),
         ({"fence_base": -1}, "fence_base"),
     ],

@@ -21,6 +21,7 @@ from lockkit.model.checks import (
 )
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.settings import AliasSettings
+from lockkit.stores import tls
 from lockkit.stores.contract import reject_unknown_options
 from lockkit.stores.servers import current
 
@@ -65,7 +66,7 @@ class Configuration:
         self._login = self._read_login(found["login"], options)
         acl = options.get("acl", "creator" if self._login else "open")
         self.acl: list[ACL] = ACLS[acl] if isinstance(acl, str) else list(acl)
-        self.tls = _context(options) if options.get("ssl") else None
+        self.tls = self._tls(options) if options.get("ssl") else None
 
     def _read_login(self, login: str | None, options: dict[str, Any]) -> tuple[str, Any] | None:
         if login is not None and "username" in options:
@@ -81,6 +82,13 @@ class Configuration:
         if "username" in options:
             return options["username"], options.get("password", "")
         return None
+
+    def _tls(self, options: dict[str, Any]) -> ssl.SSLContext:
+        """Certificates and host names are verified; kazoo's own context verifies no host name."""
+        names = {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "key": "ssl_keyfile"}
+        files = {name: options.get(option) for name, option in names.items()}
+        mode = tls.IDENTITY if options.get("ssl_check_hostname", True) else tls.AUTHORITY
+        return tls.context(mode, files, f"OPTIONS of the lock alias {self.alias!r}")
 
     def credentials(self) -> set[tuple[str, str]]:
         """Asked for at each connection, so that a password that is a callable can change."""
@@ -109,15 +117,6 @@ def checked_options(settings: AliasSettings) -> dict[str, Any]:
                 "set OPTIONS['ssl'] to True"
             )
     return options
-
-
-def _context(options: dict[str, Any]) -> ssl.SSLContext:
-    """Certificates and host names are verified; kazoo's own context verifies no host name."""
-    context = ssl.create_default_context(cafile=options.get("ssl_ca_certs"))
-    context.check_hostname = options.get("ssl_check_hostname", True)
-    if certificate := options.get("ssl_certfile"):
-        context.load_cert_chain(certificate, options.get("ssl_keyfile"))
-    return context
 
 
 def _user(key: str, value: object) -> None:
