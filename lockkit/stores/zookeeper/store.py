@@ -117,20 +117,17 @@ class ZooKeeperStore(
         failures = []
         for batch in sessions.values():
             try:
-                ends = yield from self._extend(batch, start)
+                told_each = yield from self._extend(batch, start)
             except BackendError as error:
                 failures.append(error)
-                ends = [error] * len(batch)
-            for (index, *_), end in zip(batch, ends, strict=True):
-                renewals[index] = _renewal(end, start)
+                told_each = [Renewal(0.0, error)] * len(batch)
+            for (index, *_), renewal in zip(batch, told_each, strict=True):
+                renewals[index] = renewal
         if failures and len(failures) == len(sessions):
             raise failures[0]
         return renewals
 
-    def _extend(
-        self, batch: list[tuple[int, Request, Node]], start: float
-    ) -> Step[list[float | None | BackendError]]:
-        """Until when each of them is granted; None: it is over."""
+    def _extend(self, batch: list[tuple[int, Request, Node]], start: float) -> Step[list[Renewal]]:
         sent = now()
         for _, request, node in batch:
             node.tell_ttl(request.ttl)
@@ -148,7 +145,7 @@ class ZooKeeperStore(
             else:
                 told(answer)
                 node.ends = min(start + request.ttl, end)
-        return [None if node.is_over else node.ends for *_, node in batch]
+        return [Renewal(None if node.is_over else node.ends - start) for *_, node in batch]
 
     def _node(self, request: Request) -> Node | None:
         """A token is of one name only."""
@@ -168,9 +165,3 @@ class ZooKeeperStore(
             node = Node(self.folder(request.name), request, None)
             node.is_over = True
             self._nodes.add(node)
-
-
-def _renewal(end: float | BackendError | None, start: float) -> Renewal:
-    if end is None:
-        return Renewal(None)
-    return Renewal(0.0, end) if isinstance(end, BackendError) else Renewal(end - start)
