@@ -23,18 +23,11 @@ from lockkit.model.clock import now
 from lockkit.model.settings import settings_from_url
 from lockkit.model.types import Busy, Grant, Mode, Request, alive_for
 from lockkit.stores.registry import load_store
-from lockkit.stores.sql import (
-    SQLiteStore,
-    codec,
-    connector,
-    create_table,
-    guard,
-    listing,
-    pruning,
-)
+from lockkit.stores.sql import codec, connector, create_table, guard, listing, pruning
 from lockkit.stores.sql import store as sql_store
 from lockkit.stores.sql.beside import path_beside
 from lockkit.stores.sql.connector import Connection
+from lockkit.stores.sql.sqlite import SQLiteStore
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import PostgresServer
 

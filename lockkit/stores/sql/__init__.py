@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lockkit.stores.sql.alchemy import SQLAlchemyStore, create_table
-    from lockkit.stores.sql.sqlite import SQLiteStore
-
-__all__ = ["SQLAlchemyStore", "SQLiteStore", "create_table"]
-
-_MODULES = {"SQLAlchemyStore": "alchemy", "SQLiteStore": "sqlite", "create_table": "alchemy"}
+    import sqlalchemy
 
 
-def __getattr__(name: str) -> Any:
-    """Imported at first use: a file of SQLite needs nothing of the servers'."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+def create_table(engine: sqlalchemy.Engine) -> None:
+    """Make the lock table in the database of a server, if it is not there. A Django project gets
+    it by ``manage.py migrate`` and need not call this."""
+    from lockkit.stores.sql.dialect import load_dialect  # a file needs nothing of the servers'
+    from lockkit.stores.sql.vendors import VENDORS
+
+    with engine.begin() as connection:
+        connection.exec_driver_sql(load_dialect(VENDORS[engine.dialect.name].name).create)

@@ -68,13 +68,6 @@ SERVERS: Final[dict[str, type[SQLAlchemyStore]]] = {
 """By the names of SQLAlchemy's dialects."""
 
 
-def create_table(engine: sqlalchemy.Engine) -> None:
-    """Make the lock table in the database of a server, if it is not there. A Django project gets
-    it by ``manage.py migrate`` and need not call this."""
-    with engine.begin() as connection:
-        connection.exec_driver_sql(load_dialect(VENDORS[engine.dialect.name].name).create)
-
-
 class EngineConnector(Connector):
     """Connections to a server, made as the engine makes its own."""
 

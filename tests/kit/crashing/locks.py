@@ -10,7 +10,7 @@ from lockkit.model.types import Busy, ClaimReply, Gone, Grant, Release, Request
 from lockkit.stores.contract import Direct, Queued
 from lockkit.stores.redis import RedisStore
 from lockkit.stores.redis.records import RedisRecords
-from lockkit.stores.sql import SQLiteStore
+from lockkit.stores.sql.sqlite import SQLiteStore
 
 __all__ = ["StoppingRedis", "StoppingSQLite", "settings"]
 

@@ -18,7 +18,7 @@ from django.db import connections
 from orders_django import mysql
 from over_a_wire import BY_OTHERS_TASKS, OverAWire
 
-from lockkit.stores.sql import SQLiteStore
+from lockkit.stores.sql.sqlite import SQLiteStore
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import MariaDBServer, PostgresServer
 from lockkit.testing.store import MariaDBTable, PostgresTable, Proxied, Store, TableStore

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lockkit.stores.sql import SQLiteStore
+from lockkit.stores.sql.sqlite import SQLiteStore
 from lockkit.testing.conformance import StoreConformance
 from lockkit.testing.store import Store
 
