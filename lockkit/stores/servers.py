@@ -12,6 +12,9 @@ from lockkit.model.errors import BackendUnavailable, StoreRefused
 POSTGRESQL_REFUSED: Final = ("28", "3D000", "42501", "25006")
 """Authorization, a database that is not there, a missing permission, a read-only server."""
 
+POOLERS: Final = "08P01"
+"""What PgBouncer says of its own."""
+
 STATEMENT_MODE: Final = "statement pooling mode"
 """PgBouncer's words."""
 
@@ -23,6 +26,23 @@ POSTGRESQL_REFUSALS: Final = (
     STATEMENT_MODE,
 )
 """The words of libpq, which tells no code of what the server says before a session begins."""
+
+MYSQL_LOST: Final = frozenset({0, 1053, 1077, 1158, 1159, 1160, 1161, 1927, 2002, 2003, 2006, 2013,
+                               2014, 2027, 2055, 4031})  # fmt: skip
+"""Codes of clients, and of a server that shuts down, was interrupted, or killed the session. 0:
+PyMySQL's, of a connection that it has closed."""
+
+MYSQL_REFUSED: Final = frozenset({1044, 1045, 1049, 1130, 1142, 1143, 1227, 1251, 1290, 1524, 1698,
+                                  1792, 1836, 3118})  # fmt: skip
+"""Access denied, an unknown database, a host that may not connect, a locked account, a server that
+is read only."""
+
+
+def postgresql_refuses(code: str, error: BaseException) -> bool:
+    """Limit: before a session begins, a refusal in another language counts as unavailable."""
+    return code.startswith(POSTGRESQL_REFUSED) or (
+        code in {"", POOLERS} and any(words in str(error) for words in POSTGRESQL_REFUSALS)
+    )
 
 
 def cannot_connect(server: str, text: str, *, is_refusal: bool) -> BackendUnavailable:

@@ -15,10 +15,10 @@ from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus
 from lockkit.model.errors import BackendUnavailable, StoreRefused
 from lockkit.runtime import native
 from lockkit.stores.servers import (
-    POSTGRESQL_REFUSALS,
     POSTGRESQL_REFUSED,
     cannot_connect,
     first_line,
+    postgresql_refuses,
 )
 from lockkit.stores.sessions.connection import (
     Connection,
@@ -189,9 +189,7 @@ def texts(result: PGresult) -> Rows:
 
 
 def no_connection(error: BaseException) -> BackendUnavailable:
-    """Limit: of a server that speaks another language, a refusal counts as unavailable."""
-    refused = (getattr(error, "sqlstate", None) or "").startswith(POSTGRESQL_REFUSED)
-    refused = refused or any(words in str(error) for words in POSTGRESQL_REFUSALS)
+    refused = postgresql_refuses(getattr(error, "sqlstate", None) or "", error)
     return cannot_connect("PostgreSQL server", first_line(error), is_refusal=refused)
 
 

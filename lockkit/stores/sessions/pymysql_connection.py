@@ -14,7 +14,7 @@ import pymysql  # type: ignore[import-untyped]
 from pymysql.constants import CLIENT, COMMAND  # type: ignore[import-untyped]
 
 from lockkit.model.errors import BackendUnavailable, StoreRefused
-from lockkit.stores.servers import cannot_connect
+from lockkit.stores.servers import MYSQL_LOST, MYSQL_REFUSED, cannot_connect
 from lockkit.stores.sessions.connection import (
     Connection,
     Refused,
@@ -43,14 +43,8 @@ SETTINGS = (
 )
 """Neither server has all of them."""
 
-LOST = frozenset({0, 1053, 1159, 1160, 1161, 1927, 2003, 2006, 2013, 2014, 2027, 2055, 4031})
-"""The connection broke, or the server has ended it."""
-
 SAID_END = frozenset({1053, 1927, 4031})
 """Shutdown, KILL, silence."""
-
-FOR_GOOD = frozenset({1044, 1045, 1049, 1142, 1227, 1290, 1698, 1792, 1836, 1130})
-"""A user, a password, a database, a permission, a server that is read only."""
 
 
 class MySQLConnection(Connection):
@@ -122,9 +116,9 @@ class MySQLConnection(Connection):
                     return rows
         except (pymysql.MySQLError, OSError) as error:
             code = _code(error)
-            if code in LOST:
+            if code in MYSQL_LOST:
                 raise self._ended(error) from error
-            raise Refused(str(code), _text(error), for_good=code in FOR_GOOD) from error
+            raise Refused(str(code), _text(error), for_good=code in MYSQL_REFUSED) from error
 
     def is_alive(self) -> bool:
         """The server says nothing unasked but that it is over."""
@@ -152,7 +146,7 @@ def connected(arguments: Mapping[str, Any]) -> Any:
 
 
 def no_connection(error: BaseException) -> BackendUnavailable:
-    refused = _code(error) in FOR_GOOD
+    refused = _code(error) in MYSQL_REFUSED
     return cannot_connect("database server", _text(error), is_refusal=refused)
 
 

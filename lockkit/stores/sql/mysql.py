@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from lockkit.model.errors import ConfigurationError
+from lockkit.stores.servers import MYSQL_LOST, MYSQL_REFUSED
 from lockkit.stores.sql.vendor import Vendor
 
 if TYPE_CHECKING:
@@ -12,16 +13,6 @@ if TYPE_CHECKING:
 
 PREPARE = "SET SESSION innodb_lock_wait_timeout = 1"
 """Seconds, which are tried again: 50, the server's default, are ended as if it had hung."""
-
-LOST = frozenset({"0", "1053", "1077", "1158", "1159", "1160", "1161", "1927", "2002", "2003",
-                  "2006", "2013", "2014", "2055", "4031"})  # fmt: skip
-"""Codes of clients, and of a server that shuts down, was interrupted, or killed the session. 0:
-PyMySQL's, of a connection that it has closed."""
-
-REFUSED = frozenset({"1044", "1045", "1049", "1130", "1142", "1143", "1227", "1251", "1290",
-                     "1524", "1698", "1792", "1836", "3118"})  # fmt: skip
-"""Access denied, an unknown database, a host that may not connect, a locked account, a server that
-is read only."""
 
 
 class MySQL(Vendor):
@@ -39,10 +30,10 @@ class MySQL(Vendor):
         return str(found) if isinstance(found, int) else None
 
     def is_lost(self, code: str) -> bool:
-        return code in LOST
+        return int(code) in MYSQL_LOST
 
     def is_refusal(self, error: BaseException) -> bool:
-        return self.code(error) in REFUSED
+        return int(self.code(error) or -1) in MYSQL_REFUSED
 
     def prepare(self, connection: DriverConnection) -> None:
         connection.execute(PREPARE, {})

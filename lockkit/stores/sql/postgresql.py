@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from lockkit.stores.servers import POSTGRESQL_REFUSALS, POSTGRESQL_REFUSED
+from lockkit.stores.servers import postgresql_refuses
 from lockkit.stores.sql.vendor import Vendor
 
 CANCELLED = "57014"
-POOLERS = "08P01"
-"""What PgBouncer says of its own."""
 
 LOST_CLASSES = ("08", "57")
 """Connection exceptions, and a server that shuts down or has lost a process."""
 
 
 class PostgreSQL(Vendor):
-    """Limit: before a session begins, a refusal in another language counts as unavailable."""
-
     name: ClassVar[str] = "postgresql"
     missed: ClassVar[frozenset[str]] = frozenset({"23505", "25P02", "40001", "40P01", "55P03"})
     """unique violation, failed transaction, serialization failure, deadlock, lock not available"""
@@ -38,7 +34,4 @@ class PostgreSQL(Vendor):
         return code[:2] in LOST_CLASSES and code != CANCELLED
 
     def is_refusal(self, error: BaseException) -> bool:
-        code = self.code(error) or ""
-        return code.startswith(POSTGRESQL_REFUSED) or (
-            code in {"", POOLERS} and any(words in str(error) for words in POSTGRESQL_REFUSALS)
-        )
+        return postgresql_refuses(self.code(error) or "", error)
