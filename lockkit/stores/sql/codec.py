@@ -189,34 +189,16 @@ def _is_claim(claim: Holder | Waiter) -> bool:
     return all(check(getattr(claim, name)) for name, check in _FIELDS[type(claim)])
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
 _CHECKS: Final[dict[str, Callable[[object], bool]]] = {
-    "token": _is_text,
-    "owner": _is_text,
-    "entrant": _is_text,
+    "str": lambda value: isinstance(value, str),
+    "int": is_whole,
+    "bool": lambda value: isinstance(value, bool),
+    "int | None": lambda value: value is None or is_whole(value),
     "channel": lambda value: isinstance(value, str) and len(value) < CHANNEL_MOST,
-    "shared": lambda value: isinstance(value, bool),
-    "max_hold": lambda value: value is None or is_whole(value),
-} | dict.fromkeys(
-    (
-        "fence",
-        "ticket",
-        "granted",
-        "renewed",
-        "until",
-        "ttl",
-        "extended",
-        "enqueued",
-        "alive",
-        "permits",
-    ),
-    is_whole,
-)
+}
+"""By the types of fields, and of one by its name."""
 
 _FIELDS: Final = {
-    kind: [(field.name, _CHECKS[field.name]) for field in fields_of(kind)]
+    kind: [(f.name, _CHECKS.get(f.name) or _CHECKS[str(f.type)]) for f in fields_of(kind)]
     for kind in (Holder, Waiter)
 }
