@@ -14,11 +14,11 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from lockkit.engine.effects import Park, Signal
+from lockkit.engine.effects import Exchange, Park, Signal, Step
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendUnavailable, OutcomeUnknown
 from lockkit.model.types import Request
-from lockkit.runtime.wires import TURN_SECONDS, Lane
+from lockkit.runtime.wires import TURN_SECONDS, Lane, call
 from lockkit.stores.sessions.connection import (
     CANCELLED,
     Connection,
@@ -29,7 +29,7 @@ from lockkit.stores.sessions.connection import (
     Statement,
     pooled,
 )
-from lockkit.stores.sessions.work import Blocking, Ready, Work
+from lockkit.stores.sessions.work import Ready
 
 R = TypeVar("R")
 
@@ -93,32 +93,32 @@ class Session:
         self.holds = self.may_hold = False
         self.number, self.answer = 0, None
 
-    def opening(self, claim: Hashable) -> Work[None]:
+    def opening(self, claim: Hashable) -> Step[None]:
         """Connect. Raises a BackendError or ConfigurationError."""
         return self._in_turn(claim, self._opening(claim))
 
-    def say(self, claim: Hashable, statement: Statement) -> Work[Rows]:
+    def say(self, claim: Hashable, statement: Statement) -> Step[Rows]:
         """One request and its reply. Raises Refused, SessionEnded, OutcomeUnknown."""
         return self._in_turn(claim, self._saying(statement, ANSWER_SECONDS))
 
     def beat(
         self, claim: Hashable, request: Request, statement: Callable[[], Statement], seconds: float
-    ) -> Work[Rows | None]:
+    ) -> Step[Rows | None]:
         """Like ``say``, to have it for another TTL. None: a later request is done already, so this
         one is not sent, for the server goes by the last that it hears."""
         return self._in_turn(claim, self._beating(request, statement, seconds))
 
-    def post(self, claim: Hashable, statement: Statement) -> Work[None]:
+    def post(self, claim: Hashable, statement: Statement) -> Step[None]:
         """Send a statement that waits for a lock; ``look`` says what has come of it."""
         return self._in_turn(claim, self._posting(statement))
 
-    def look(self, claim: Hashable, seconds: float) -> Work[Rows | None]:
+    def look(self, claim: Hashable, seconds: float) -> Step[Rows | None]:
         """The reply to what was posted, if it comes within so many seconds."""
         return self._in_turn(claim, self._looking(seconds))
 
-    def _opening(self, claim: Hashable) -> Work[None]:
+    def _opening(self, claim: Hashable) -> Step[None]:
         try:
-            yield Blocking(self._open, claim, Lane.ASKING)  # which may take long
+            yield from call(self._open, Lane.ASKING, claim)  # which may take long
         except BaseException:  # interrupted: it may be connecting still
             self.end()
             raise
@@ -129,7 +129,7 @@ class Session:
             connection.close()
         self.connection = connection
 
-    def _saying(self, statement: Statement, seconds: float) -> Work[Rows]:
+    def _saying(self, statement: Statement, seconds: float) -> Step[Rows]:
         """``seconds``: also for the reply that nobody has waited for yet."""
         until = now() + seconds
         cancelled = (yield from self._settle(seconds)) if self._is_owed else False
@@ -144,7 +144,7 @@ class Session:
 
     def _beating(
         self, request: Request, statement: Callable[[], Statement], seconds: float
-    ) -> Work[Rows | None]:
+    ) -> Step[Rows | None]:
         if request.number < self.number:
             return None
         self.number, sent = request.number, now()
@@ -153,11 +153,11 @@ class Session:
         self.is_told(request.ttl)
         return rows
 
-    def _posting(self, statement: Statement) -> Work[None]:
+    def _posting(self, statement: Statement) -> Step[None]:
         yield from self._settle(ANSWER_SECONDS)
         self._send(statement, waits=True)
 
-    def _looking(self, seconds: float) -> Work[Rows | None]:
+    def _looking(self, seconds: float) -> Step[Rows | None]:
         return (yield from self._read(seconds)) if self._is_owed else None
 
     def end(self) -> None:
@@ -180,7 +180,7 @@ class Session:
             raise SessionEnded("the session with the database server has ended")
         return self.connection
 
-    def _in_turn(self, claim: Hashable, work: Work[R]) -> Work[R]:
+    def _in_turn(self, claim: Hashable, work: Step[R]) -> Step[R]:
         """One after the other, in the order in which they came; and only for the claim that has
         the session: a release that comes twice must not release what another one holds by then.
         Raises BackendUnavailable if it does not come in time.
@@ -203,7 +203,7 @@ class Session:
                 first.set()
         raise PassedOn("the session serves another claim")
 
-    def _come_first(self, place: Signal) -> Work[None]:
+    def _come_first(self, place: Signal) -> Step[None]:
         """The handler of a signal, or the garbage collector, cannot wait for the step in which it
         came."""
         until = now() + TURN_SECONDS
@@ -220,13 +220,13 @@ class Session:
         connection.send(statement)
         return connection
 
-    def _settle(self, seconds: float) -> Work[bool]:
+    def _settle(self, seconds: float) -> Step[bool]:
         """Wait for the end of what is still under way; nobody waits for its result any more.
         Whether it was to be cancelled."""
         cancels, deadline = self.is_waiting, now() + seconds
         while self.is_waiting and now() < deadline:
             try:
-                yield Blocking(self._open_connection().cancel, self)
+                yield from call(self._open_connection().cancel, Lane.ENDING, self)
             except Exception as error:
                 raise SessionEnded("a waiting statement could not be cancelled") from error
             with suppress(Refused):
@@ -236,22 +236,22 @@ class Session:
                 yield from self._reply(max(deadline - now(), 0.0))
         return cancels
 
-    def _reply(self, seconds: float, sent: Connection | None = None) -> Work[Rows]:
+    def _reply(self, seconds: float, sent: Connection | None = None) -> Step[Rows]:
         """``sent``: where something was sent just now, so there is nothing to read yet."""
         rows = yield from self._read(seconds, sent)
         if rows is None:
             raise OutcomeUnknown("the database server did not answer in time")
         return rows
 
-    def _read(self, seconds: float, sent: Connection | None = None) -> Work[Rows | None]:
+    def _read(self, seconds: float, sent: Connection | None = None) -> Step[Rows | None]:
         connection = sent or self._open_connection()
         deadline, blocks = now() + seconds, connection.reads_block
         if sent is not None:
-            yield Ready(connection, seconds)
+            yield Exchange(Ready(connection, seconds))
         while True:
             if self._got is None:  # else an interrupt came after it was read
                 if blocks:
-                    yield Blocking(partial(self._fetch, connection), self)
+                    yield from call(partial(self._fetch, connection), Lane.ENDING, self)
                 else:
                     self._fetch(connection)
             if self._got is not None:
@@ -259,7 +259,7 @@ class Session:
             left = deadline - now()
             if left <= 0:
                 return None
-            yield Ready(connection, left)
+            yield Exchange(Ready(connection, left))
 
     def _fetch(self, connection: Connection) -> None:
         """Keeps what was read also for the next one, if this one is interrupted."""

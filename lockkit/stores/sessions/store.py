@@ -29,7 +29,7 @@ from lockkit.stores.sessions.connection import (
 from lockkit.stores.sessions.dialects import is_taken
 from lockkit.stores.sessions.session import ANSWER_SECONDS, Session
 from lockkit.stores.sessions.wire import AsyncSessionWire, SessionWire
-from lockkit.stores.sessions.work import Work, together
+from lockkit.stores.sessions.work import together
 
 if TYPE_CHECKING:
     from lockkit.stores.sessions.pool import Route
@@ -211,7 +211,7 @@ class SessionStore(Attempts, Sessioned):
         session.holds = rows is None or is_taken(rows)
         return Grant(request.token, None, request.ttl) if session.holds else None
 
-    def _beat(self, session: Session, request: Request, seconds: float) -> Work[Rows | None]:
+    def _beat(self, session: Session, request: Request, seconds: float) -> Step[Rows | None]:
         def statement() -> Statement:
             return self._sql.beat(self._silence(session, request.ttl))
 

@@ -1,14 +1,16 @@
-"""What a session is asked: a generator of what it waits for, so that threads and tasks are served
-by the same code. See ``wire``."""
+"""What a session is asked: steps below those of the store, which a wire performs as one exchange.
+
+What blocks is a call whose route is the session: its calls are made one after the other, also after
+one whose task was cancelled.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from lockkit.engine.effects import Park
+from lockkit.engine.effects import Effect, Exchange, Step
 from lockkit.model.clock import now
-from lockkit.runtime.wires import Lane
 from lockkit.stores.sessions.connection import Connection
 
 K = TypeVar("K")
@@ -16,26 +18,13 @@ R = TypeVar("R")
 
 
 class Ready(NamedTuple):
-    """Wait until something can be read from this connection, at most so long."""
+    """A payload: wait until something can be read from this connection, at most so long."""
 
     connection: Connection
     seconds: float
 
 
-class Blocking(NamedTuple):
-    """Do what blocks, and is over soon. Those of one route are done one after the other, also after
-    one whose task was cancelled."""
-
-    function: Callable[[], object]
-    route: Hashable
-    lane: Lane = Lane.ENDING
-
-
-Wanted = Ready | Blocking | Park
-Work = Generator[Wanted, Any, R]
-
-
-def together(works: Mapping[K, Work[R]]) -> Work[dict[K, R | Exception]]:
+def together(works: Mapping[K, Step[R]]) -> Step[dict[K, R | Exception]]:
     """All at once, each with what came of it: their requests are sent before any reply is read."""
     each = {key: _caught(work) for key, work in works.items()}
     try:
@@ -53,28 +42,29 @@ class _Over(NamedTuple):
     value: Any
 
 
-def _caught(work: Work[R]) -> Work[R | Exception]:
+def _caught(work: Step[R]) -> Step[R | Exception]:
     try:
         return (yield from work)
     except Exception as error:  # noqa: BLE001  it is a result
         return error
 
 
-def _first(work: Work[Any]) -> Wanted | _Over:
+def _first(work: Step[Any]) -> Effect | _Over:
     try:
         return next(work)
     except StopIteration as end:
         return _Over(end.value)
 
 
-def _left(wanted: Wanted | _Over, since: float) -> Wanted | _Over:
+def _left(wanted: Effect | _Over, since: float) -> Effect | _Over:
     """What it waits for, less the time for which others were waited for."""
-    if isinstance(wanted, Ready):
-        return wanted._replace(seconds=max(wanted.seconds - (now() - since), 0.0))
+    if isinstance(wanted, Exchange) and isinstance(ready := wanted.payload, Ready):
+        left = max(ready.seconds - (now() - since), 0.0)
+        return wanted._replace(payload=ready._replace(seconds=left))
     return wanted
 
 
-def _rest(work: Work[R], wanted: Wanted | _Over) -> Work[R]:
+def _rest(work: Step[R], wanted: Effect | _Over) -> Step[R]:
     while not isinstance(wanted, _Over):
         try:
             try:
