@@ -15,7 +15,6 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 from django.db import DEFAULT_DB_ALIAS, Error, connections
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import load_backend
 
 from lockkit.model.checks import unknown_key
@@ -181,7 +180,8 @@ class ServerConnector(Connector):
         """Django's debug log and wrappers are bypassed."""
         wrapper = _private_wrapper(self._alias)
         try:
-            wrapper.ensure_connection()
+            with wrapper.wrap_database_errors:
+                wrapper.connect()
         except Error as error:
             raise self._vendor.no_connection(error.__cause__ or error) from error
         remedy = f"run 'manage.py migrate lockkit_django --database {self._alias}'"
@@ -207,14 +207,8 @@ def _private_wrapper(alias: str) -> Any:
         "CONN_HEALTH_CHECKS": False,
     }
     backend = load_backend(shared["ENGINE"])
-    wrapper: BaseDatabaseWrapper = backend.DatabaseWrapper(settings, f"lockkit:{alias}")
+    wrapper = backend.DatabaseWrapper(settings, f"lockkit:{alias}")
     wrapper.inc_thread_sharing()
-    vars(wrapper)["ensure_connection"] = lambda: _ensure_connection(wrapper)
+    # Asked by connect() itself. Django's is forbidden by pytest-django to tests without a mark.
+    vars(wrapper)["ensure_connection"] = lambda: None
     return wrapper
-
-
-def _ensure_connection(wrapper: BaseDatabaseWrapper) -> None:
-    """As Django's, which pytest-django forbids to tests without a mark; locks need none."""
-    if wrapper.connection is None:
-        with wrapper.wrap_database_errors:
-            wrapper.connect()
