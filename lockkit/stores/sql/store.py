@@ -183,9 +183,9 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
         return reply
 
     def _note(self, name: str, state: grant.State, slot: Slot) -> None:
-        """Write down the last words of those who lost it. The step is done, whatever they say; if
-        the process dies before them, there are none."""
-        for words in last_words(name, state):
+        """Write down the last words of those who lost it: of the last, as a name has one row for
+        them. The step is done, whatever they say; if the process dies before, there are none."""
+        for words in [*last_words(name, state)][-1:]:
             with contextlib.suppress(BackendError):
                 self._try(slot, partial(self._put, values_of(self._prefix, words)))
 
