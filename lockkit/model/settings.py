@@ -68,7 +68,6 @@ def default_prefix(location: str) -> str:
 def read_settings(
     mapping: Mapping[str, Any] | None,
     *,
-    source: str = "LOCKKIT",
     default_location: str,
     environ: Mapping[str, str] = os.environ,
     url: object = None,
@@ -82,31 +81,31 @@ def read_settings(
         mapping = {}
     if not isinstance(mapping, Mapping):
         # Not shown: a URL in the wrong place may hold a password.
-        raise ConfigurationError(f"{source} must map aliases to settings")
+        raise ConfigurationError("LOCKKIT must map aliases to settings")
     for key in mapping:
         if key in CHECKS:
             raise ConfigurationError(
-                f"{source} maps aliases to settings: put {key!r} below one, as in "
-                f"{source} = {{'default': {{{key!r}: …}}}}"
+                f"LOCKKIT maps aliases to settings: put {key!r} below one, as in "
+                f"LOCKKIT = {{'default': {{{key!r}: …}}}}"
             )
     aliases = {DEFAULT_ALIAS: default_location, **mapping}
-    settings = {a: _read_alias(a, entry, source, default_location) for a, entry in aliases.items()}
+    settings = {a: _read_alias(a, entry, default_location) for a, entry in aliases.items()}
     location = _chosen(environ, url)
     if location is not None:
         settings[DEFAULT_ALIAS] = _relocated(settings[DEFAULT_ALIAS], location)
     elif mapping and DEFAULT_ALIAS not in mapping:
-        raise _without_default(mapping, source)
+        raise _without_default(mapping)
     return settings
 
 
-def _without_default(aliases: Mapping[str, Any], source: str) -> ConfigurationError:
+def _without_default(aliases: Mapping[str, Any]) -> ConfigurationError:
     """Most code locks in this alias. If it is misspelt, that code locks in a store nobody chose."""
     import difflib
 
     close = difflib.get_close_matches(DEFAULT_ALIAS, aliases, n=1)
     hint = f"is {close[0]!r} a misspelling?" if close else "give it a URL."
     return ConfigurationError(
-        f"{source} has no alias {DEFAULT_ALIAS!r}: {hint} "
+        f"LOCKKIT has no alias {DEFAULT_ALIAS!r}: {hint} "
         f"{{{DEFAULT_ALIAS!r}: {{}}}} is the store that is used without settings"
     )
 
@@ -149,11 +148,11 @@ URL = r"([A-Za-z][A-Za-z0-9+.-]*)://"
 PREFIX = r"[ -z|~]{0,64}"
 
 
-def _read_alias(alias: object, entry: object, source: str, default_location: str) -> AliasSettings:
+def _read_alias(alias: object, entry: object, default_location: str) -> AliasSettings:
     """An entry is a mapping, of which a URL is the short form; the URL may hold a password."""
     if not isinstance(alias, str) or not alias:
-        raise wrong(f"a key of {source}", alias, "an alias, such as 'default'")
-    where = f"{source}[{alias!r}]"
+        raise wrong("a key of LOCKKIT", alias, "an alias, such as 'default'")
+    where = f"LOCKKIT[{alias!r}]"
     given = {"LOCATION": entry} if isinstance(entry, str) else entry
     values = read_mapping(where, given, CHECKS, "a URL or a mapping")
     default = "" if values.get("backend") else default_location if alias == DEFAULT_ALIAS else None
