@@ -275,14 +275,14 @@ _clients = Clients(_connected)
 
 
 def _blocking(_alias: str) -> LockClient:
-    return _clients[chosen_url(4)]
+    return _clients[chosen_url()]
 
 
 _per_loop: dict[str, PerLoop[AsyncLockClient]] = {}
 
 
 def _in_loop(_alias: str) -> AsyncLockClient:
-    return (_per_loop.get("") or _new_per_loop())[chosen_url(4)]
+    return (_per_loop.get("") or _new_per_loop())[chosen_url()]
 
 
 def _new_per_loop() -> PerLoop[AsyncLockClient]:

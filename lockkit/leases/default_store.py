@@ -43,16 +43,17 @@ def unchosen(url: str) -> str:
 def connection_settings(url: str | None, client: object, options: Any) -> AliasSettings:
     """The settings for both ``connect``. Raises ConfigurationError."""
     if client is None:
-        return settings_from_url(chosen_url(4) if url is None else url, **options)
+        return settings_from_url(chosen_url() if url is None else url, **options)
     if url is not None:
         raise ConfigurationError("connect() has a URL and a client: give it one of them")
     return settings_for_client(client, **options)
 
 
-def chosen_url(stacklevel: int = 3) -> str:
-    """As ``default_url``, with a warning if nobody has chosen the store."""
+def chosen_url() -> str:
+    """As ``default_url``, with a warning if nobody has chosen the store: to the caller of what a
+    user calls, which asks for it through one function of ours."""
     url = default_url()
     if text := unchosen(url):
         told = f"{text}. Set it, or give connect() a URL"
-        warnings.warn(told, RuntimeWarning, stacklevel=stacklevel)
+        warnings.warn(told, RuntimeWarning, stacklevel=4)
     return url
