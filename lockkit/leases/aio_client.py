@@ -15,6 +15,7 @@ from lockkit.leases.lease import BaseLease
 from lockkit.leases.lock import BaseLock
 from lockkit.model.checks import check_fence
 from lockkit.model.errors import ConfigurationError
+from lockkit.model.names import check_name
 from lockkit.model.options import ClientOptions, KindOptions
 from lockkit.model.types import UNSET, LockInfo, Unset
 from lockkit.runtime import entrants, process
@@ -100,16 +101,16 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
 
     async def inspect(self, name: str) -> LockInfo | None:
         """What the store knows of one name; None if nothing."""
-        return await anext(self.holders(self._name(name)), None)
+        return await anext(self.holders(check_name(name)), None)
 
     async def last_words(self, name: str) -> list[LockInfo]:
         """How leases on it ended that were not released, in the last day."""
-        return await self.perform(self._listed.last_words(self._name(name)))
+        return await self.perform(self._listed.last_words(check_name(name)))
 
     async def break_(self, name: str, *, fence: int, by: str = "") -> bool:
         """Release what somebody else holds, if it still is the grant with this fencing token."""
         who = process.operator(by)
-        return await self.perform(self._listed.break_(self._name(name), check_fence(fence), who))
+        return await self.perform(self._listed.break_(check_name(name), check_fence(fence), who))
 
     async def close(self) -> None:
         """Close connections. Leases still held are not released: they expire, and those of sessions

@@ -17,9 +17,10 @@ from lockkit.leases.blocks import ThreadLease, ThreadLock
 from lockkit.leases.kinds import Kinds
 from lockkit.leases.lease import BaseLease
 from lockkit.leases.lock import BaseLock
-from lockkit.model.checks import check_fence
+from lockkit.model.checks import check_fence, check_timeout
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError
+from lockkit.model.names import check_name
 from lockkit.model.options import KindOptions
 from lockkit.model.types import (
     UNSET,
@@ -140,13 +141,13 @@ class LockClient(_Kinds):
 
     def inspect(self, name: str) -> LockInfo | None:
         """What the store knows of one name; None if nothing."""
-        return next(iter(self.holders(self._name(name))), None)
+        return next(iter(self.holders(check_name(name))), None)
 
     def last_words(self, name: str | None = None) -> Iterator[LockInfo]:
         """How leases ended that were not released, in the last day: expired, or broken by whom;
         or of one name. A lease that expired less than ten minutes ago is still in ``holders``.
         """
-        return iter(self.perform(self._listed.last_words(name and self._name(name))))
+        return iter(self.perform(self._listed.last_words(name and check_name(name))))
 
     def break_(self, name: str, *, fence: int, by: str = "") -> bool:
         """Release what somebody else holds, if it still is the grant with this fencing token.
@@ -155,12 +156,12 @@ class LockClient(_Kinds):
         who did it, and why, in its LeaseLost and among the last words; default: this process.
         """
         who = process.operator(by)
-        return self.perform(self._listed.break_(self._name(name), check_fence(fence), who))
+        return self.perform(self._listed.break_(check_name(name), check_fence(fence), who))
 
     def repair(self, name: str) -> bool:
         """Delete what is kept of a name, for operators, if it cannot be read; False: it can be.
         A holder is not stopped, and others can get the name from now on."""
-        return self.perform(self._listed.repair(self._name(name)))
+        return self.perform(self._listed.repair(check_name(name)))
 
     def close(self) -> None:
         """Close connections. Leases still held expire; those of sessions end at once. Still usable:
@@ -200,7 +201,7 @@ class Lock(_ThreadLock, _BaseLock):
         if store is None or self._usage.kind is REENTRANT:
             return client.perform(self._acquiring(timeout))
         self._permitted()
-        wait = self.timeout if timeout is UNSET else client._timeout(timeout)
+        wait = self.timeout if timeout is UNSET else check_timeout("timeout", timeout)
         request = self._request(client, wait)
         return client._acquire(
             store,

@@ -17,6 +17,7 @@ from lockkit.model.checks import (
     check_permits,
 )
 from lockkit.model.errors import ConfigurationError, UnsupportedCapability
+from lockkit.model.names import check_name
 from lockkit.model.options import (
     KindOptions,
     LockOptions,
@@ -127,7 +128,7 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         self, usage: Usage, own: Mapping[str, Any], name: str, options: Mapping[str, Any]
     ) -> L:
         make = self._class(**own)
-        name, label = self._name(name), check_label(options.get("label", ""))
+        name, label = check_name(name), check_label(options.get("label", ""))
         return make(self, self._terms(usage, options), name, label)
 
     def _own(
@@ -172,7 +173,7 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         in_order = sorted(set(names), key=lambda name: name.encode("utf-8", "surrogatepass"))
         label = check_label(options.pop("label", ""))
         make = self._maker(kind, **options)
-        return [make(self._name(name), label) for name in in_order]
+        return [make(check_name(name), label) for name in in_order]
 
     @property
     def _listed(self) -> Listed:

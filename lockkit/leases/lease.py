@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from lockkit.engine import holding
 from lockkit.engine.effects import Step
+from lockkit.model.checks import check_ttl
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError, ConfigurationError, LeaseLost, UnsupportedCapability
 from lockkit.model.log import log
@@ -161,7 +162,7 @@ class BaseLease:
         hold, client = self._hold, self._client
         if self.released or self._foreign or hold.is_over(now()):
             self.check()
-        seconds = hold.ttl if ttl is None else client._ttl(ttl)
+        seconds = hold.ttl if ttl is None else check_ttl("ttl", ttl)
         try:
             yield from holding.extend(client._queue, hold, seconds)
         finally:

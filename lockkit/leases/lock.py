@@ -13,7 +13,6 @@ from lockkit.leases.lease import BaseLease
 from lockkit.leases.reentry import Entries, Entry
 from lockkit.model.checks import check_on_lost, check_timeout, check_ttl
 from lockkit.model.errors import AcquireTimeout, BackendError, ConfigurationError
-from lockkit.model.names import check_name
 from lockkit.model.types import UNSET, Granted, Kind, Mode, Request, Terms, Unset, Usage
 from lockkit.runtime import entrants, process
 from lockkit.runtime.hold import Hold
@@ -87,19 +86,10 @@ class BaseClient(ABC, Generic[AnyLease]):
         ttl, timeout = options.get("ttl", UNSET), options.get("timeout", UNSET)
         return Terms(
             usage,
-            settings.ttl if ttl is UNSET else self._ttl(ttl),
-            settings.acquire_timeout if timeout is UNSET else self._timeout(timeout),
+            settings.ttl if ttl is UNSET else check_ttl("ttl", ttl),
+            settings.acquire_timeout if timeout is UNSET else check_timeout("timeout", timeout),
             check_on_lost(options.get("on_lost")),
         )
-
-    def _name(self, name: str) -> str:
-        return check_name(name)
-
-    def _ttl(self, ttl: object) -> float:
-        return check_ttl("ttl", ttl)
-
-    def _timeout(self, timeout: object) -> float | None:
-        return check_timeout("timeout", timeout)
 
 
 def _behind_a_queue(store: Store) -> Waited:
@@ -141,7 +131,7 @@ class BaseLock(Generic[AnyLease]):
         ``first``: the first attempt with this request, if it was made already.
         """
         client = self._client
-        wait = self.timeout if timeout is UNSET else client._timeout(timeout)
+        wait = self.timeout if timeout is UNSET else check_timeout("timeout", timeout)
         if request is None:
             self._permitted()
             is_reentrant = self._usage.kind is Kind.REENTRANT
