@@ -141,7 +141,7 @@ class LockClient(_Kinds):
 
     def inspect(self, name: str) -> LockInfo | None:
         """What the store knows of one name; None if nothing."""
-        return next(iter(self.holders(check_name(name))), None)
+        return next(self.holders(check_name(name)), None)
 
     def last_words(self, name: str | None = None) -> Iterator[LockInfo]:
         """How leases ended that were not released, in the last day: expired, or broken by whom;

@@ -26,20 +26,6 @@ TOKEN_BYTES, TOKENS_AT_ONCE = 16, 128
 
 
 class _Process:
-    __slots__ = (
-        "generation",
-        "host",
-        "instance",
-        "known_as",
-        "noticing",
-        "owner_text",
-        "pid",
-        "registering",
-        "space",
-        "started",
-        "tokens",
-    )
-
     def __init__(self) -> None:
         self.generation = 0
         self.host = os.uname().nodename
