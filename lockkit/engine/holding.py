@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from lockkit.engine.effects import Later, Made, Step
 from lockkit.model import clock
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lockkit.runtime.hold import Hold
     from lockkit.stores.contract import Store
 
+R = TypeVar("R")
 Clock = Callable[[], float]
 
 GONE = (
@@ -116,23 +117,31 @@ def release_all(store: Store, holds: Sequence[Hold], until: float = math.inf) ->
                 return
 
 
-def extend(store: Store, hold: Hold, ttl: float, now: Clock = clock.now) -> Step[None]:
-    """Set what is left to ``ttl`` seconds. Raises LeaseLost or a BackendError."""
+def _answer(ask: Callable[[], Step[R]], hold: Hold, now: Clock) -> Step[tuple[R, float]]:
+    """What the store says, and when it was asked: once more, if the first request broke off.
+
+    If that fails as well, the first error counts.
+    """
     sent = now()
-    requests = (hold.ask(ttl, sent),)
     try:
-        (renewal,) = yield from store.extend(requests)
+        return (yield from ask()), sent
     except BackendError as error:
         error.about(hold.name)
         if not broke_off(error, now() - sent):
             raise
         sent = now()
         try:
-            (renewal,) = yield from store.extend(requests)
+            return (yield from ask()), sent
         except BackendError:
             raise error from error.__cause__
+
+
+def extend(store: Store, hold: Hold, ttl: float, now: Clock = clock.now) -> Step[None]:
+    """Set what is left to ``ttl`` seconds. Raises LeaseLost or a BackendError."""
+    request = hold.ask(ttl, now())
+    (renewal,), sent = yield from _answer(lambda: store.extend((request,)), hold, now)
     moment = now()
-    _apply(hold, requests[0], renewal, sent, moment)
+    _apply(hold, request, renewal, sent, moment)
     if (unreadable := renewal.error) is not None:
         unreadable.about(hold.name)
         raise unreadable
@@ -168,17 +177,7 @@ def downgrade(store: Store, hold: Hold, now: Clock = clock.now) -> Step[None]:
     """
     hold.request = hold.request._replace(shared=True)
     poll = hold.request._replace(mode=Mode.POLL)
-    sent = now()
-    try:
-        found = yield from store.acquire(poll)
-    except BackendError as error:
-        error.about(hold.name)
-        if not broke_off(error, now() - sent):
-            raise
-        try:
-            found = yield from store.acquire(poll)
-        except BackendError:
-            raise error from error.__cause__
+    found, _ = yield from _answer(lambda: store.acquire(poll), hold, now)
     if not isinstance(found, Grant):
         hold.lose()
         yield from _hear(store, hold)
