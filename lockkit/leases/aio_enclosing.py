@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from lockkit.leases.aio_client import AsyncLease, AsyncLock, AsyncLockClient
-from lockkit.leases.enclosing import C, ClientsByAlias, takers_of_others
+from lockkit.leases.enclosing import C, ClientsByAlias, FreeLock, takers_of_others
 from lockkit.leases.until import (
     InAtomic,
     TransactionOptions,
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from lockkit.leases.kinds import RWLock
     from lockkit.leases.multi import AsyncMultiLock
     from lockkit.leases.reentry import Entry
-    from lockkit.model.types import Granted
     from lockkit.runtime.hold import Hold
 
 A = TypeVar("A", bound="AsyncEnclosingClient")
@@ -75,20 +74,8 @@ class AsyncEnclosingLease(AsyncLease):
         self._is_free = True
 
 
-class _AsyncFreeLock(AsyncLock):
-    """``in_atomic="allow"``."""
-
+class _AsyncFreeLock(FreeLock[AsyncLease], AsyncLock):
     __slots__ = ()
-
-    def _leased(self, granted: Granted) -> AsyncLease:
-        lease = super()._leased(granted)
-        lease._disown()
-        return lease
-
-    def _again(self, entry: Entry) -> AsyncLease:
-        lease = super()._again(entry)
-        lease._disown()
-        return lease
 
 
 class AsyncEnclosingClient(AsyncLockClient):

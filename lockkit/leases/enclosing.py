@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from lockkit.leases.client import Clients, Lease, Lock, LockClient
 from lockkit.leases.kinds import RWLock
+from lockkit.leases.lock import AnyLease, BaseLock
 from lockkit.leases.reentry import takers
 from lockkit.leases.until import (
     CommitLock,
@@ -134,20 +135,24 @@ def takers_of_others(lease: BaseLease) -> set[str]:
     return takers(each for each in others if not hasattr(each, "_is_free"))
 
 
-class _FreeLock(Lock):
+class FreeLock(BaseLock[AnyLease]):
     """``in_atomic="allow"``."""
 
     __slots__ = ()
 
-    def _leased(self, granted: Granted) -> Lease:
+    def _leased(self, granted: Granted) -> AnyLease:
         lease = super()._leased(granted)
         lease._disown()
         return lease
 
-    def _again(self, entry: Entry) -> Lease:
+    def _again(self, entry: Entry) -> AnyLease:
         lease = super()._again(entry)
         lease._disown()
         return lease
+
+
+class _FreeLock(FreeLock[Lease], Lock):
+    __slots__ = ()
 
 
 class _EnclosingLock(Lock):
