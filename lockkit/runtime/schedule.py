@@ -18,8 +18,8 @@ DROPPED = "its lease was collected, never released"
 """So a hold is marked; it may be the middle of a step of the same schedule."""
 
 
-class Schedule:
-    """Holds to renew and requests to withdraw. Thread-safe.
+class _Watched:
+    """Holds, and when their runner looks at them again. Thread-safe.
 
     ``discard`` is on every release's way and takes no lock: so whoever goes through the holds goes
     through a copy (``list`` of a dict is atomic).
@@ -28,18 +28,39 @@ class Schedule:
     def __init__(self) -> None:
         self._lock = native.mutex()
         self._holds: dict[str, Hold] = {}
-        self._withdrawals: dict[str, tuple[Request, float]] = {}
         self._wake_at = math.inf
         self._asked = math.inf
+
+    def discard(self, hold: Hold) -> None:
+        self._holds.pop(hold.token, None)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._holds.clear()
+
+    def _sooner(self, moment: float) -> bool:
+        """Whether the runner must be woken for this moment.
+
+        When it wakes it says itself: told here, an interrupt could come before it is woken, and it
+        would sleep too long for all that come later."""
+        if moment >= self._wake_at:
+            return False
+        self._asked = min(self._asked, moment)
+        return True
+
+
+class Schedule(_Watched):
+    """Holds to renew and requests to withdraw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._withdrawals: dict[str, tuple[Request, float]] = {}
 
     def add(self, hold: Hold) -> bool:
         """Whether the runner sleeps too long for this one and must be woken."""
         with self._lock:
             self._holds[hold.token] = hold
             return hold.due < self._wake_at and self._sooner(hold.due)
-
-    def discard(self, hold: Hold) -> None:
-        self._holds.pop(hold.token, None)
 
     def doubt(self, now: float) -> bool:
         """Have all of them renewed now; whether there are any."""
@@ -69,8 +90,8 @@ class Schedule:
         return bool(self._holds)
 
     def clear(self) -> None:
+        super().clear()
         with self._lock:
-            self._holds.clear()
             self._withdrawals.clear()
 
     def take_all(self) -> list[Hold]:
@@ -118,43 +139,19 @@ class Schedule:
             self._wake_at = wake_at
             return wake_at
 
-    def _sooner(self, moment: float) -> bool:
-        """When the runner wakes it says itself: told here, an interrupt could come before it is
-        woken, and it would sleep too long for all that come later."""
-        if moment >= self._wake_at:
-            return False
-        self._asked = min(self._asked, moment)
-        return True
 
-
-class Deadlines:
-    """Holds whose holders want to hear of a loss, and when to look. Thread-safe.
+class Deadlines(_Watched):
+    """Holds whose holders want to hear of a loss.
 
     A hold that is renewed is looked at too early, and then again: so renewing wakes nobody.
     """
-
-    def __init__(self) -> None:
-        self._lock = native.mutex()
-        self._holds: dict[str, Hold] = {}
-        self._wake_at = math.inf
-        self._asked = math.inf
 
     def add(self, hold: Hold) -> bool:
         """Whether the runner sleeps too long for this one and must be woken."""
         moment = -math.inf if hold.dead else hold.deadline
         with self._lock:
             self._holds[hold.token] = hold
-            if moment >= self._wake_at:
-                return False
-            self._asked = min(self._asked, moment)  # as above
-            return True
-
-    def discard(self, hold: Hold) -> None:
-        self._holds.pop(hold.token, None)
-
-    def clear(self) -> None:
-        with self._lock:
-            self._holds.clear()
+            return self._sooner(moment)
 
     def take_lost(self, now: float) -> list[Hold]:
         """Those that are lost, each once."""
