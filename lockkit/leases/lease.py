@@ -122,7 +122,7 @@ class BaseLease:
         """
         if self.lost:
             return LeaseState.LOST
-        return LeaseState.UNKNOWN if self._hold.unknown else LeaseState.HELD
+        return LeaseState.HELD if self._hold.failing_since is None else LeaseState.UNKNOWN
 
     def remaining(self) -> float:
         """Seconds for which the claim can be relied on if no renewal succeeds; 0 when lost."""

@@ -168,7 +168,7 @@ def _graver(one: BaseException | None, other: BaseException) -> BaseException:
 
 def _loss(leases: Sequence[BaseLease]) -> LeaseLost:
     """The loss of the lease that was known to be lost, or that its store did not have any more."""
-    found = next((lease for lease in leases if lease._hold.dead or lease._hold.ended), leases[0])
+    found = next((lease for lease in leases if lease._hold.dead), leases[0])
     return found._hold.loss(now())
 
 

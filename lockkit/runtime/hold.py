@@ -158,16 +158,6 @@ class Hold:
         ends: float = max(self.granted, self._last[1], *self._asked[1::2])
         return ends + 2 * drift(ends - self.granted)  # which was taken off when it was asked for
 
-    @property
-    def ended(self) -> str:
-        """What the store says of its end."""
-        return self.dead if isinstance(self.dead, str) else ""
-
-    @property
-    def unknown(self) -> bool:
-        """Whether the last renewal failed."""
-        return self.failing_since is not None
-
     def lost(self, now: float) -> bool:
         """Whether the claim can no longer be relied on. Once true, it stays true."""
         if self.dead:
@@ -226,8 +216,8 @@ class Hold:
         return LeaseLost(f"the lease on {self.name!r} is lost: {self._cause(now)}", name=self.name)
 
     def _cause(self, now: float) -> str:
-        if self.ended:
-            return self.ended
+        if isinstance(self.dead, str):  # what the store says of its end
+            return self.dead
         if self.generation != process.generation():
             return "it belongs to the process that this one was forked from"
         if self.failing_since is not None:
