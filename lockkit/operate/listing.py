@@ -12,7 +12,7 @@ from lockkit.model.types import Owner
 from lockkit.operate.columns import details
 from lockkit.operate.console import Console, Exit
 from lockkit.operate.formats import TABLES, Format, format_named
-from lockkit.operate.stores import PAGE, Limits, Row, Stores
+from lockkit.operate.stores import Limits, Row, Stores
 from lockkit.operate.text import escape, printable
 
 
@@ -38,7 +38,8 @@ def show(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exi
     aliases = stores.select(arguments.alias)
     rows = stores.of_name(aliases, arguments.name)
     if arguments.format != "table":
-        _write(_paged(rows), format_named(arguments.format, console), stores, console)
+        pages = [rows] if rows else []
+        _write(pages, format_named(arguments.format, console), stores, console)
         return stores.ending()
     if not any(row.is_now for row in rows) and stores.ending() is Exit.OK:
         where = printable(stores.where(aliases))
@@ -112,12 +113,6 @@ def _limited(pages: Iterable[list[Row]], limit: int | None) -> Iterator[list[Row
         limit -= len(page)
         if limit <= 0:
             return
-
-
-def _paged(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    left = iter(rows)
-    while page := list(itertools.islice(left, PAGE)):
-        yield page
 
 
 def _matches(row: Row, arguments: argparse.Namespace) -> bool:
