@@ -12,6 +12,7 @@ from lockkit.engine.effects import Made, Step
 from lockkit.leases.lease import BaseLease
 from lockkit.leases.reentry import Entries, Entry
 from lockkit.model.checks import check_on_lost, check_timeout, check_ttl
+from lockkit.model.clock import now
 from lockkit.model.errors import AcquireTimeout, BackendError, ConfigurationError
 from lockkit.model.types import UNSET, Granted, Kind, Mode, Request, Terms, Unset, Usage
 from lockkit.runtime import entrants, process
@@ -155,8 +156,8 @@ class BaseLock(Generic[AnyLease]):
     def _leased(self, granted: Granted) -> AnyLease:
         """If it raises, the claim is to be abandoned."""
         client = self._client
-        request, fence, deadline, now, whole = granted
-        lease = client._lease(Hold(request, fence, deadline, now, whole=whole))
+        request, fence, deadline, moment, whole = granted
+        lease = client._lease(Hold(request, fence, deadline, moment, whole=whole))
         try:
             if self.on_lost is not None:
                 lease._tell_when_lost(self.on_lost)
@@ -179,7 +180,7 @@ class BaseLock(Generic[AnyLease]):
         try:
             if lease._entry.is_too_short(self.ttl):
                 yield from lease._extending(self.ttl)
-            lease._entry.renew_for(self.ttl)
+            lease._hold.renew_to(self.ttl, now())
             lease._tell_when_lost(self.on_lost)
             client._watchdog.watch(lease._hold)  # also if a close has ended that
         except BaseException:  # interrupted as well: nobody would leave this entry

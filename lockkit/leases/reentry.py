@@ -37,11 +37,6 @@ class Entry:
         renewed = ttl <= self.hold.ttl and self.hold.renewable(moment)
         return not renewed and moment + ttl > self.hold.deadline
 
-    def renew_for(self, ttl: float) -> None:
-        """It is renewed for at least so long from now on."""
-        if ttl > self.hold.ttl:
-            self.hold.renew_to(ttl, now())
-
 
 def takers(leases: Iterable[object]) -> set[str]:
     """The threads and tasks that have taken them."""

@@ -126,9 +126,10 @@ class Hold:
         return max(self.ttl, before_drift(self.deadline - now))
 
     def renew_to(self, ttl: float, now: float) -> None:
-        """Renew it to so many seconds from now on, which are more than before."""
-        self.request = self.request._replace(ttl=ttl)
-        self.due = min(self.due, _due(self.deadline, ttl, now))
+        """Renew it to at least so many seconds from now on."""
+        if ttl > self.ttl:
+            self.request = self.request._replace(ttl=ttl)
+            self.due = min(self.due, _due(self.deadline, ttl, now))
 
     @property
     def whole(self) -> bool:
