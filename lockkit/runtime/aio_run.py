@@ -29,7 +29,7 @@ async def arun(  # noqa: C901  as ``run``
     """
     reply: Any = None
     task = asyncio.current_task()
-    cancelling = task.cancelling if task else _never
+    cancelling = task.cancelling if task else lambda: 0  # without a task nothing is cancelled
     heard = cancelling()
     try:
         while True:
@@ -67,11 +67,6 @@ async def _arare(effect: Effect, wire: AsyncWire, later: Callable[[Request, floa
         await wire.listen(effect)
     elif isinstance(effect, Gather):
         await cast("AsyncGatheringWire", wire).gather(effect)
-
-
-def _never() -> int:
-    """Without a task nothing is cancelled."""
-    return 0
 
 
 _going_on: set[asyncio.Task[Any]] = set()
