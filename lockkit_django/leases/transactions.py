@@ -15,19 +15,19 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 from django.core.signals import request_started
 from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from lockkit.leases.until import NUMBERED
 from lockkit.model.errors import OpenTransaction
-from lockkit_django.leases.hooks import put_hooks_back, set_hooks_aside, with_hooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from django.db.backends.base.base import BaseDatabaseWrapper
     from django.http import HttpRequest
 
 NOTED = "_lockkit_noted"
@@ -112,7 +112,7 @@ def atomic_blocks(request: HttpRequest, aliases: Sequence[str], *, durable: bool
     with ExitStack() as stack:
         blocks = [transaction.Atomic(alias, savepoint=True, durable=durable) for alias in aliases]
         for alias, block in zip(aliases, blocks, strict=True):
-            stack.enter_context(with_hooks(request, connections[alias], block))
+            stack.enter_context(block)
             note_changes(connections[alias])
         setattr(request, OURS, (*before, *blocks))
         try:
@@ -126,14 +126,12 @@ class request_blocks_suspended:  # noqa: N801  for ``with``
 
     They are there when the lock is inside the callback that the handler made atomic: on a method
     of a class view, below ``@api_view``, on an action, or inside another ``lock_view``. They are
-    opened again at the end. Hooks of ``on_commit`` go with the view's own transaction, if it has
-    one. Raises OpenTransaction if something was changed in one of them, which would be committed
-    before the view is, if it is to be rolled back, or if it keeps a lease, which would be given
-    back.
+    opened again at the end. Raises OpenTransaction if something was changed in one of them, or is
+    to be done at its COMMIT, which would come before that of the view; if it is to be rolled back;
+    or if it keeps a lease, which would be given back.
     """
 
     def __init__(self, request: HttpRequest) -> None:
-        self._request = request
         self._blocks = [
             (connection, blocks[0])
             for connection in opened()
@@ -151,7 +149,6 @@ class request_blocks_suspended:  # noqa: N801  for ``with``
                     f"be @transaction.non_atomic_requests(using={connection.alias!r})"
                 )
         for connection, block in self._blocks:
-            set_hooks_aside(self._request, connection)
             block.__exit__(None, None, None)
 
     def __exit__(self, *_: object) -> None:
@@ -159,7 +156,6 @@ class request_blocks_suspended:  # noqa: N801  for ``with``
             if is_aborted(connection):  # an order's, which is still open, and takes no SAVEPOINT
                 connection.needs_rollback = True
             block.__enter__()
-            put_hooks_back(self._request, connection)
             note_changes(connection)
 
 
@@ -193,10 +189,18 @@ def what_may_not_end(connection: BaseDatabaseWrapper) -> str:
         return "a lock until its COMMIT"
     if connection.in_atomic_block and connection.needs_rollback:
         return "a rollback that is due (set_rollback, or an error of a query)"
+    if _has_hooks(connection):
+        return "a hook of on_commit"
     if not has_written(connection):
         return ""
     tells = connection.vendor in {"postgresql", "sqlite"}
     return "changes" if tells else f"changes (assumed: {connection.vendor} does not tell)"
+
+
+def _has_hooks(connection: BaseDatabaseWrapper) -> bool:
+    """Whether its COMMIT runs hooks: those of the test around it do not count."""
+    savepoint = {*connection.savepoint_ids[-1:]}  # none: it is the outermost block
+    return any(savepoint <= hook[0] for hook in connection.run_on_commit)
 
 
 def has_written(connection: BaseDatabaseWrapper) -> bool:
@@ -258,6 +262,12 @@ def user_blocks(connection: BaseDatabaseWrapper) -> list[Any]:
 def _is_of_test(connection: BaseDatabaseWrapper) -> bool:
     """Whether the block is a savepoint within a TestCase, whose end makes nothing final."""
     return len(user_blocks(connection)) < len(connection.atomic_blocks)
+
+
+def is_of_hook(error: BaseException) -> bool:
+    """Whether a hook of ``on_commit`` has raised it: then the COMMIT is through."""
+    hooks = BaseDatabaseWrapper.run_and_clear_commit_hooks.__code__
+    return any(frame.f_code is hooks for frame, _ in walk_tb(error.__traceback__))
 
 
 def asked(connection: BaseDatabaseWrapper, query: str) -> Any:

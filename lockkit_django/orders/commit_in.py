@@ -18,7 +18,7 @@ from lockkit.model.log import log
 from lockkit.orders import DuplicateKeyError, Keep, Refusal, refusals, rows
 from lockkit.orders.gate import OrderStopped
 from lockkit.orders.record import RecordState
-from lockkit_django.leases.hooks import is_of_hook
+from lockkit_django.leases.transactions import is_of_hook
 from lockkit_django.orders.answers import same
 from lockkit_django.orders.errors import CONNECTION_ERRORS, unsaved
 from lockkit_django.orders.table import Sql, typed_errors

@@ -12,8 +12,7 @@ from lockkit.model.errors import BackendUnavailable, ConfigurationError, LeaseLo
 from lockkit.model.log import log
 from lockkit.orders import Forget, Keep, refusals
 from lockkit.orders.record import refuses
-from lockkit_django.leases.hooks import is_of_hook
-from lockkit_django.leases.transactions import OrderBlock, is_aborted
+from lockkit_django.leases.transactions import OrderBlock, is_aborted, is_of_hook
 from lockkit_django.orders.errors import (
     CONNECTION_ERRORS,
     DRF,

@@ -7,7 +7,7 @@ from django.utils.deprecation import MiddlewareMixin
 
 from lockkit.web.refusal import refusal_of_uncaught
 from lockkit_django.conf import view_settings
-from lockkit_django.leases.hooks import is_of_hook
+from lockkit_django.leases.transactions import is_of_hook
 from lockkit_django.web.refusals import refused
 
 

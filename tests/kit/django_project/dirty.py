@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
-from functools import cache
 from typing import Any
 
 from django.db import connections, transaction
@@ -20,21 +18,8 @@ from lockkit_django import lock_view, locks
 Before = Callable[[str], object]
 
 
-class Broken(Exception): ...
-
-
 def _create(sku: str, using: str) -> None:
     Sale.objects.using(using).create(sku=sku)
-
-
-def _fail(sku: str, using: str) -> None:
-    _create(sku, using)
-    raise Broken
-
-
-@cache
-def _hook(using: str) -> Callable[[], None]:
-    return lambda: _create("hook", using)
 
 
 def _execute(sql: str) -> Before:
@@ -74,8 +59,6 @@ KEEPS: dict[str, Before] = {
 }
 ENDS: dict[str, Before] = {
     "hooks": lambda using: transaction.on_commit(lambda: _create("hook", using), using),
-    "same-hook": lambda using: transaction.on_commit(_hook(using), using),
-    "failing-hook": lambda using: transaction.on_commit(lambda: _fail("hook", using), using),
     "marks": lambda using: transaction.set_rollback(True, using),
 }
 BEFORE = {**READS, **WRITES, **OF_POSTGRESQL, **KEEPS, **ENDS}
@@ -89,10 +72,6 @@ class Dirty(View):
     @lock_view("stock")
     def post(self, request: HttpRequest, using: str, what: str) -> HttpResponse:
         _create("view", using)
-        if "raise" in request.GET:
-            raise Broken
-        if "set_rollback" in request.GET:
-            transaction.set_rollback(True, using)
         return HttpResponse(str(connections[using].in_atomic_block))
 
 
@@ -102,32 +81,6 @@ class Twice(Dirty):
     def post(self, request: HttpRequest, using: str, what: str) -> HttpResponse:
         super().post(request, using, what)
         return super().post(request, using, what)
-
-
-@lock_view("stock")
-def sell(request: HttpRequest, using: str) -> None:
-    _create("view", using)
-    if "hook" in request.GET:
-        transaction.on_commit(_hook(using), using)
-    if "raise" in request.GET:
-        raise Broken
-
-
-@lock_view("shop")
-def sell_and_break(request: HttpRequest, using: str) -> None:
-    sell(request, using)
-    raise Broken
-
-
-def catches(request: HttpRequest, using: str, what: str) -> HttpResponse:
-    """It goes on without what it has called."""
-    BEFORE[what](using)
-    with suppress(Broken):
-        sell_and_break(request, using)
-    _create("outer", using)
-    if "raise_outer" in request.GET:
-        raise Broken
-    return HttpResponse(status=201)
 
 
 def _exempt(view: Callable[..., Any]) -> Callable[..., Any]:
@@ -143,7 +96,6 @@ class Exempt(Dirty):
 urlpatterns = [
     path("dirty/<using>/<what>", Dirty.as_view()),
     path("twice/<using>/<what>", Twice.as_view()),
-    path("catches/<using>/<what>", catches),
-    path("locked/<using>/<what>", lock_view("outer")(catches)),
+    path("locked/<using>/<what>", lock_view("outer")(Dirty.as_view())),
     path("exempt/<using>/<what>", Exempt.as_view()),
 ]
