@@ -47,15 +47,15 @@ def dump(record: Record, owner: Owner | None = None) -> bytes:
     return b"%b\n%b%b" % (head, _checksum(head, body), body)
 
 
-def load(payload: bytes, key: str = "") -> Wired | None:
-    """The record; None if it is of a newer version, damaged, or not ours."""
+def load(payload: bytes) -> Wired | None:
+    """The record, without its key; None if it is of a newer version, damaged, or not ours."""
     head, _, rest = payload.partition(b"\n")
     checksum, body = rest[:CHECKSUM], rest[CHECKSUM:]
     try:
         document: dict[str, Any] = json.loads(head)
         if document["version"] != VERSION or checksum != _checksum(head, body):
             return None
-        return Wired(_record(key, document, body), _owner(document["owner"]))
+        return Wired(_record(document, body), _owner(document["owner"]))
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
 
@@ -69,10 +69,10 @@ def is_newer(payload: bytes) -> bool:
     return type(version) is int and version > VERSION
 
 
-def _record(key: str, document: dict[str, Any], body: bytes) -> Record:
+def _record(document: dict[str, Any], body: bytes) -> Record:
     headers = load_headers(document["headers"])
     return Record(
-        key=key,
+        key="",
         order_id=str(document["order_id"]),
         request=str(document["request"]),
         fingerprint=str(document["fingerprint"]),

@@ -69,11 +69,10 @@ class ViewSettings:
     max_waiters: int | None = 8  #: requests of this process that may wait; None: any number
 
 
-def read_view_settings(
-    mapping: Mapping[str, Any] | None, *, source: str = "LOCKKIT_VIEWS"
-) -> ViewSettings:
+def read_view_settings(mapping: Mapping[str, Any] | None) -> ViewSettings:
     """Validate the mapping. Raises ConfigurationError that names the key and the remedy."""
-    return ViewSettings(**read_mapping(source, {} if mapping is None else mapping, _CHECKS))
+    values = read_mapping("LOCKKIT_VIEWS", {} if mapping is None else mapping, _CHECKS)
+    return ViewSettings(**values)
 
 
 def _status(key: str, value: object) -> int:
