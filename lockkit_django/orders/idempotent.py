@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial, wraps
-from typing import Any, TypeVar, cast, overload
+from typing import Any
 
 from asgiref.sync import iscoroutinefunction
 from django.db import connections
@@ -20,8 +20,9 @@ from lockkit.leases.lease import result_of, value
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import gate
 from lockkit.orders.gate import OrderStopped, Way
+from lockkit.orders.idempotent import Idempotent
 from lockkit.orders.settings import SAFE_METHODS
-from lockkit.orders.visit import OPTIONS, ViewOptions, exempt, options_in, ordered_by
+from lockkit.orders.visit import OPTIONS, ViewOptions, options_in, ordered_by
 from lockkit_django.leases.transactions import (
     Exempt,
     atomic_blocks,
@@ -38,43 +39,11 @@ MIDDLEWARE_MODE = "_lockkit_order_mode"
 """Attribute of a request that came through the middleware: "sync" or "async"."""
 
 ORDER_OPTIONS = ("order_id", "required", "using", "atomic")
+IN_CLASS = (
+    "let {} inherit IdempotentMixin (in DRF), or use method_decorator(idempotent, name='dispatch')"
+)
 
 View = Callable[..., Any]
-V = TypeVar("V", bound=Callable[..., Any])
-
-
-class _Idempotent:
-    """The decorator ``idempotent``, and ``idempotent.exempt``."""
-
-    @overload
-    def __call__(self, view: V, /) -> V: ...
-
-    @overload
-    def __call__(
-        self,
-        *,
-        order_id: str | None = None,
-        required: bool | None = None,
-        using: str | None = None,
-        atomic: bool = True,
-    ) -> Callable[[V], V]: ...
-
-    def __call__(self, view: Any = None, /, **given: Any) -> Any:  # type: ignore[misc]
-        """Make the function or method below an order, whatever PATHS and METHODS say.
-
-        Put it below the view's own checks (``@permission_required``): they are then made before
-        anything is replayed. ``order_id``: where it is, such as "json:order_id", instead of
-        ORDER_ID. ``required``: 400 without one. ``using``: the database of the order.
-        ``atomic=False``: the view commits itself, in ``request.order.commit_in(…)``.
-        IdempotentOrderMiddleware must be there: it commits. Raises ConfigurationError.
-        """
-        options = ordered_by("@idempotent", ORDER_OPTIONS, **given)
-        return _inside(view, options) if view is not None else lambda v: _inside(v, options)
-
-    exempt = staticmethod(exempt)
-
-
-idempotent = _Idempotent()
 
 
 class IdempotentMixin:
@@ -125,14 +94,7 @@ def _exempt(view: Any) -> Exempt | None:
     return marks if isinstance(marks, Exempt) else None
 
 
-def _inside(view: V, options: ViewOptions) -> V:
-    if not callable(view):
-        raise ConfigurationError(f"write @idempotent(order_id={view!r})")
-    if isinstance(view, type):
-        raise ConfigurationError(
-            f"@idempotent is for functions and methods; let {view.__name__} inherit "
-            f"IdempotentMixin (in DRF), or use method_decorator(idempotent, name='dispatch')"
-        )
+def _inside(view: View, options: ViewOptions) -> View:
     if is_operation(view):
         raise ConfigurationError(
             "decorate_view(idempotent) would answer before Ninja has authenticated: put "
@@ -145,8 +107,10 @@ def _inside(view: V, options: ViewOptions) -> V:
         )
     wrapper = ordered(view, options)
     show_types(wrapper, view)
-    setattr(wrapper, OPTIONS, options)  # for the middleware; ``wraps`` hands it on
-    return cast(V, wrapper)
+    return wrapper
+
+
+idempotent = Idempotent(_inside, ORDER_OPTIONS, in_class=IN_CLASS)
 
 
 def ordered(view: View, options: ViewOptions, exempt: Exempt | None = None) -> View:

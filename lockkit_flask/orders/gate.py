@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from http import HTTPStatus
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any
 
 from flask import (
     after_this_request,
@@ -32,9 +32,10 @@ from flask import (
 from lockkit.leases.lease import result_of
 from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.orders import Orders, gate
+from lockkit.orders.idempotent import Idempotent
 from lockkit.orders.redis_records import RedisRecords
 from lockkit.orders.settings import HOOKS, SAFE_METHODS
-from lockkit.orders.visit import OPTIONS, ViewOptions, exempt, options_in, ordered_by
+from lockkit.orders.visit import ViewOptions, options_in
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.orders.forms import form_ids, tell_if_uncovered
 from lockkit_flask.orders.open_order import ClaimedOrder, OpenOrder
@@ -50,10 +51,6 @@ if TYPE_CHECKING:
     from lockkit.orders import OrderSettings, Proceed
     from lockkit_flask.conf import UserHook
     from lockkit_flask.orders.table import OrderTable
-
-P = ParamSpec("P")
-R = TypeVar("R")
-V = TypeVar("V", bound=Callable[..., Any])
 
 
 class Gate:
@@ -235,59 +232,21 @@ def binds_of(app: Flask) -> set[str]:
 ORDER_OPTIONS = ("order_id", "required", "using")
 
 
-class _Idempotent:
-    """The decorator ``idempotent``, and ``idempotent.exempt``."""
-
-    @overload
-    def __call__(self, view: Callable[P, R], /) -> Callable[P, R]: ...
-
-    @overload
-    def __call__(
-        self,
-        *,
-        order_id: str | None = None,
-        required: bool | None = None,
-        using: str | None = None,
-    ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
-
-    def __call__(self, view: Any = None, /, **given: Any) -> Any:  # type: ignore[misc]
-        """Make the view below an order, whatever PATHS and METHODS say.
-
-        Put it below the decorators that check who may do this: they are then asked before
-        anything is replayed. order_id: where it is, such as "json.order_id", instead of ORDER_ID.
-        required: 400 without one. using: the bind key of the order's database.
-        Raises ConfigurationError at import for a wrong ``order_id``.
-        """
-        options = ordered_by("@idempotent", ORDER_OPTIONS, **given)
-        return _inside(view, options) if view is not None else lambda v: _inside(v, options)
-
-    exempt = staticmethod(exempt)
-
-
-idempotent = _Idempotent()
-
-
-def _inside(view: Callable[P, R], options: ViewOptions) -> Callable[P, R]:
-    if not callable(view):
-        raise ConfigurationError(f"write @idempotent(order_id={view!r})")
-    if isinstance(view, type):
-        raise ConfigurationError(
-            f"@idempotent is for functions and methods; in {view.__name__} write "
-            f"decorators = [idempotent]"
-        )
-
+def _inside(view: Callable[..., Any], options: ViewOptions) -> Callable[..., Any]:
     @wraps(view)
-    def idempotent_view(*args: P.args, **kwargs: P.kwargs) -> R:
+    def idempotent_view(*args: Any, **kwargs: Any) -> Any:
         call = partial(current_app.ensure_sync(view), *args, **kwargs)
         if request.method in SAFE_METHODS:
-            return cast(R, call())
+            return call()
         orders = app_locks().orders
         if orders is None:
             raise ConfigurationError(
                 "@idempotent needs LOCKKIT_ORDERS in the app's config; {'PATHS': []} is enough"
             )
-        return cast(R, orders.run(call, options, view))
+        return orders.run(call, options, view)
 
-    setattr(idempotent_view, OPTIONS, options)
-    note_place("idempotent", view, idempotent_view, depth=3)
+    note_place("idempotent", view, idempotent_view, depth=4)
     return idempotent_view
+
+
+idempotent = Idempotent(_inside, ORDER_OPTIONS, in_class="in {} write decorators = [idempotent]")

@@ -41,4 +41,4 @@ def test_an_option_that_only_django_has() -> None:
     with pytest.raises(ConfigurationError, match="did you mean 'atomic'"):
         idempotent_in_django(atomik=False)
     with pytest.raises(ConfigurationError, match="it has order_id, required, using"):
-        lockkit_flask.idempotent(atomic=False)  # type: ignore[call-overload]
+        lockkit_flask.idempotent(atomic=False)

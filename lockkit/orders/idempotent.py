@@ -1,0 +1,65 @@
+"""``@idempotent``: its arguments, and what it refuses, in every framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, overload
+
+from lockkit.model.errors import ConfigurationError
+from lockkit.orders.visit import OPTIONS, ViewOptions, exempt, ordered_by
+
+V = TypeVar("V", bound=Callable[..., Any])
+
+Wrap = Callable[[Any, ViewOptions], Any]
+"""The view as an order."""
+
+
+class Idempotent:
+    """The decorator ``idempotent``, and ``idempotent.exempt``.
+
+    ``known``: the options of this framework. ``in_class``: what to do with a class, whose name is
+    ``{}``.
+    """
+
+    def __init__(self, wrap: Wrap, known: Iterable[str], *, in_class: str) -> None:
+        self._wrap, self._known, self._in_class = wrap, known, in_class
+
+    @overload
+    def __call__(self, view: V, /) -> V: ...
+
+    @overload
+    def __call__(
+        self,
+        *,
+        order_id: str | None = None,
+        required: bool | None = None,
+        using: str | None = None,
+        atomic: bool = True,
+    ) -> Callable[[V], V]: ...
+
+    def __call__(self, view: Any = None, /, **given: Any) -> Any:  # type: ignore[misc]
+        """Make the function or method below an order, whatever PATHS and METHODS say.
+
+        Put it below the view's own checks, such as ``@permission_required``: they are then made
+        before anything is repeated. ``order_id``: where it is, such as "json:order_id", instead of
+        ORDER_ID. ``required``: 400 without one. ``using``: the database of the order, in Flask its
+        bind key. ``atomic=False``, in Django only: the view commits itself, in
+        ``request.order.commit_in(…)``. Raises ConfigurationError at import for a wrong argument.
+        """
+        options = ordered_by("@idempotent", self._known, **given)
+        if view is None:
+            return lambda v: self._inside(v, options)
+        return self._inside(view, options)
+
+    exempt = staticmethod(exempt)
+
+    def _inside(self, view: Any, options: ViewOptions) -> Any:
+        if not callable(view):
+            raise ConfigurationError(f"write @idempotent(order_id={view!r})")
+        if isinstance(view, type):
+            raise ConfigurationError(
+                f"@idempotent is for functions and methods; {self._in_class.format(view.__name__)}"
+            )
+        wrapper = self._wrap(view, options)
+        setattr(wrapper, OPTIONS, options)
+        return wrapper
