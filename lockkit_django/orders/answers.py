@@ -44,14 +44,6 @@ def make_page(request: HttpRequest, response: HttpResponse) -> None:
             response.headers[header] = page.headers[header]
 
 
-def same(one: HttpResponseBase, other: HttpResponseBase) -> bool:
-    """Whether a client would see the same status and body."""
-    if one is other:
-        return True
-    content = getattr(one, "content", None)
-    return one.status_code == other.status_code and content == getattr(other, "content", content)
-
-
 def tokens_in(known: str, body: bytes) -> Iterator[str]:
     """CSRF tokens that are good for this visitor: the secret itself, or masked in another way each
     time."""

@@ -19,7 +19,6 @@ from lockkit.orders import DuplicateKeyError, Keep, Refusal, refusals, rows
 from lockkit.orders.gate import OrderStopped
 from lockkit.orders.record import RecordState
 from lockkit_django.leases.transactions import is_of_hook
-from lockkit_django.orders.answers import same
 from lockkit_django.orders.errors import CONNECTION_ERRORS, unsaved
 from lockkit_django.orders.table import Sql, typed_errors
 from lockkit_django.orders.transaction import (
@@ -162,7 +161,7 @@ class OwnTransaction(OrderInDatabase):
     def _answer(self, response: HttpResponseBase) -> HttpResponseBase:
         """After the COMMIT: what is stored, or is to be stored, is the answer."""
         if self._response is not None:
-            return response if same(response, self._response) else self._response
+            return self._response
         record = self._record(response)
         if record is not None:
             self._remember(record)
