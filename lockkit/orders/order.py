@@ -18,6 +18,7 @@ from uuid import UUID
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.names import json_value, parse_json
+from lockkit.web.name_fields import FORM_TYPES
 
 if TYPE_CHECKING:
     from lockkit.orders.record import Identity, OrderRequest
@@ -29,9 +30,6 @@ VOLATILE_FIELDS = frozenset({CSRF_FIELD, "csrf_token"})
 LONGEST_ID = 255
 KINDS = ("header", "json", "form", "kwargs")
 BODY_KINDS = ("json", "form")
-URLENCODED = "application/x-www-form-urlencoded"
-MULTIPART = "multipart/form-data"
-FORMS = (URLENCODED, MULTIPART)
 _SF_STRING = re.compile(r'"((?:[\x20-\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"')
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
@@ -74,7 +72,7 @@ def may_be_in_body(request: OrderRequest, source: IdSource) -> bool:
     """Whether the body has a type that this source reads."""
     if source.kind == "json":
         return _is_json(request.media_type)
-    return source.kind == "form" and request.media_type in FORMS
+    return source.kind == "form" and request.media_type in FORM_TYPES
 
 
 def parse_order_id(text: str) -> str:

@@ -26,7 +26,8 @@ _ESCAPES = re.compile(r"(?:%[0-9A-F]{2})+")
 """Django turns bytes of a path that are not UTF-8 into these, and their escapes, "%25FF", as well.
 The two can no longer be distinguished, so neither makes a name under any framework."""
 
-FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
+URL_ENCODED, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
+FORM_TYPES = (URL_ENCODED, MULTIPART)
 MEANT = {
     "user": "{user.pk}",
     "json": "{json.NAME}",

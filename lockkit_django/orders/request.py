@@ -20,9 +20,10 @@ from django.utils.datastructures import MultiValueDict
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import Identity, OrderRequest, Payload
-from lockkit.orders.order import MULTIPART, URLENCODED, MalformedOrderIdError
+from lockkit.orders.order import MalformedOrderIdError
 from lockkit.orders.record import SentFile, as_sent
 from lockkit.orders.visit import AnsweredError, sent_file
+from lockkit.web.name_fields import FORM_TYPES, MULTIPART, URL_ENCODED
 from lockkit_django.web.request import query_string
 
 if TYPE_CHECKING:
@@ -115,10 +116,10 @@ def _is_cut(request: HttpRequest) -> bool:
 
 def _read(request: HttpRequest) -> Payload:
     media_type = (request.content_type or "").lower()
-    if media_type in (URLENCODED, MULTIPART):
+    if media_type in FORM_TYPES:
         fields, files = _form(request, media_type)
         form: Sequence[tuple[str, str]] = _pairs(fields)
-        if media_type == URLENCODED:
+        if media_type == URL_ENCODED:
             form = as_sent(form, lambda: _body(request))
         return Payload(form=form, files=_files(files))
     return Payload(body=_body(request))
@@ -130,7 +131,7 @@ def _form(
     """Django parses the forms of POST only; those of PATCH and PUT are as much of a form."""
     if request.method == "POST":
         return request.POST, request.FILES
-    if media_type == URLENCODED:
+    if media_type == URL_ENCODED:
         return QueryDict(_body(request), encoding=request.encoding), MultiValueDict()
     handlers = [load_handler(path, request) for path in settings.FILE_UPLOAD_HANDLERS]
     stream = BytesIO(_body(request))

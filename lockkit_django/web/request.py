@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any, cast
 from django.http import HttpRequest, RawPostDataException
 
 from lockkit.model.errors import ConfigurationError
-from lockkit.web.name_fields import url_encoded
+from lockkit.web.name_fields import URL_ENCODED, url_encoded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lockkit.leases.aio_client import AsyncLease
     from lockkit.leases.client import Lease
-
-URL_ENCODED = "application/x-www-form-urlencoded"
 
 
 class LockedRequest(HttpRequest):

@@ -14,8 +14,8 @@ from werkzeug.wsgi import get_host, get_input_stream
 
 from lockkit.orders import OrderRequest, OrderResponse, Payload, visit
 from lockkit.orders.forgery import without_tokens
-from lockkit.orders.order import FORMS, MULTIPART
 from lockkit.orders.visit import ViewOptions, leads_to, options_in, sent_file
+from lockkit.web.name_fields import FORM_TYPES, MULTIPART
 from lockkit_flask import signals
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.leases.db_session import ORDER
@@ -161,7 +161,7 @@ class Visit(visit.Visit):
         vars(request).setdefault("stream", self._stream())
         # Cached: a form is parsed from it, and the view has it, too.
         body = b"" if request.mimetype == MULTIPART else request.get_data()
-        if request.mimetype not in FORMS or len(body) > self._limit:
+        if request.mimetype not in FORM_TYPES or len(body) > self._limit:
             return Payload(body=body)
         form = list(request.form.items(multi=True))
         files = [_file(name, file) for name, file in request.files.items(multi=True)]
@@ -260,7 +260,7 @@ def _pages_at(view: str | None) -> list[str]:
 def _tokens() -> list[str]:
     """Flask-WTF's, against forgery: the one of this request, and the one of its form."""
     field = str(current_app.config.get("WTF_CSRF_FIELD_NAME", "csrf_token"))
-    made, sent = g.get(field), request.form.get(field) if request.mimetype in FORMS else None
+    made, sent = g.get(field), request.form.get(field) if request.mimetype in FORM_TYPES else None
     found = [made, sent if sent and _is_accepted(sent) else None]
     return [token for token in found if isinstance(token, str)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockkit.web.name_fields import url_encoded
+from lockkit.web.name_fields import URL_ENCODED, url_encoded
 from lockkit_flask.conf import require_users
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from lockkit_flask.conf import UserHook
 
-URL_ENCODED = "application/x-www-form-urlencoded"
 LONGEST_FORM = 500_000
 """Bytes: what Flask itself keeps of a form in memory. A longer one is left to its 413."""
 
