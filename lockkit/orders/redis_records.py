@@ -35,7 +35,6 @@ from lockkit.runtime import process
 if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLockClient
     from lockkit.leases.client import LockClient
-    from lockkit.stores.records import Records
     from lockkit.web.refusal import Refusal
 
 DAMAGE = (
@@ -55,17 +54,17 @@ class RedisRecords:
     ``fence``: the fencing token of the order's lease.
     """
 
-    def __init__(self, locks: Any, records: Records) -> None:
-        self._perform = locks.perform
-        self._records = records
-
-    @classmethod
-    def of(cls, locks: LockClient | AsyncLockClient) -> RedisRecords:
+    def __init__(self, locks: LockClient | AsyncLockClient) -> None:
         """Raises ConfigurationError if that alias is not in Redis."""
         records = locks.store.records()
         if records is None:
-            raise _no_redis(locks.settings.alias)
-        return cls(locks, records)
+            raise ConfigurationError(
+                f"LOCKKIT_ORDERS['STORE'] is 'redis', but the lock alias "
+                f"{locks.settings.alias!r} is not in Redis: give it a redis:// LOCATION, or name "
+                f"another alias in ALIAS"
+            )
+        self._perform: Any = locks.perform
+        self._records = records
 
     def find(self, key: str, *, fresh: bool) -> Any:
         return self._perform(self._finding(key))
@@ -268,10 +267,3 @@ def _info(name: str, wired: Wired | None, entry: StoredRecord) -> LockInfo:
     age = None if wired is None else max(wired.record.left - entry.left, 0.0)
     owner = None if wired is None else wired.owner
     return LockInfo(name, LockState.ORPHAN, owner, entry.fence, age=age, left=entry.left)
-
-
-def _no_redis(alias: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"LOCKKIT_ORDERS['STORE'] is 'redis', but the lock alias {alias!r} is not in Redis: "
-        "give it a redis:// LOCATION, or name another alias in ALIAS"
-    )

@@ -240,13 +240,7 @@ def is_broken(connection: BaseDatabaseWrapper) -> bool:
     """
     if connection.closed_in_transaction or is_aborted(connection):
         return True
-    return _error_of(connection) is not None
-
-
-def _error_of(connection: BaseDatabaseWrapper) -> Exception | None:
-    """The database error that has doomed the transaction, if one has."""
-    error: Exception | None = vars(connection).get("rollback_exc")
-    return error
+    return vars(connection).get("rollback_exc") is not None
 
 
 def _refuse_manual_commits(connection: BaseDatabaseWrapper) -> None:

@@ -79,7 +79,7 @@ class _Loop:
     async def ask(self, flow: Flow[R], visit: visit.Visit) -> R:
         client = alocks[visit.orders.settings.alias]
         if visit.orders.claims:
-            records: Any = RedisRecords.of(client)
+            records: Any = RedisRecords(client)
         else:
             records = SimpleNamespace(find=partial(in_thread, visit.records.find))
         return await adrive(flow, records, client, partial(in_thread, visit.recover))
@@ -114,7 +114,7 @@ class Visit(visit.Visit):
         self.by_drf = by_drf or is_drf(request.resolver_match.func)  # type: ignore[union-attr]
         rules = self.orders.settings
         if self.orders.claims:
-            self.records: Any = RedisRecords.of(locks[rules.alias])
+            self.records: Any = RedisRecords(locks[rules.alias])
         else:
             self.records = OrderTable(options.using or rules.using)
 

@@ -68,7 +68,7 @@ class Gate:
         for hook in HOOKS:
             self.orders.hook(hook)
         if settings.claims:
-            self.records: Any = RedisRecords.of(locks)
+            self.records: Any = RedisRecords(locks)
             self.open: Callable[[Visit, Proceed], OpenOrder] = ClaimedOrder
         else:
             self._open_in_database(_database(app))

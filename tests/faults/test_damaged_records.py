@@ -51,7 +51,7 @@ class Case:
     def __init__(self, locks: LockClient, admin: redis.Redis) -> None:
         self.locks = locks
         self.admin = admin
-        self.store = RedisRecords.of(locks)
+        self.store = RedisRecords(locks)
         self.rules: Orders = rules()
         self.order: Order = order_of(self.rules)
         self.key = Keys("shop").record(lock_name_of(self.order.key))[1]
@@ -145,7 +145,7 @@ async def test_the_same_awaited(case: Case, redis_server: RedisServer) -> None:
     case.begin(done=True)
     case.admin.setrange(case.key, 20, "damaged")
     client = aio.connect(redis_server.url, key_prefix="shop")
-    answer = await adrive(case.rules.admit(case.order), RedisRecords.of(client), client)
+    answer = await adrive(case.rules.admit(case.order), RedisRecords(client), client)
     await client.close()
     assert isinstance(answer, Refusal)
     assert case.listed() == [LockState.DAMAGED]
@@ -204,12 +204,12 @@ async def test_a_damaged_bucket_stops_no_orders_elsewhere(
     else:
         case.admin.hset(other, "v", "something")
     with lockkit.connect(redis_server.url, key_prefix="shop") as new:
-        first = begun(case.rules, case.order, RedisRecords.of(new), new)
-        drive(case.rules.settle(first, MADE), RedisRecords.of(new), new)
+        first = begun(case.rules, case.order, RedisRecords(new), new)
+        drive(case.rules.settle(first, MADE), RedisRecords(new), new)
         give_back(first.lease)
     case.admin.delete(case.key)
     client = aio.connect(redis_server.url, key_prefix="shop")
-    again = await adrive(case.rules.admit(case.order), RedisRecords.of(client), client)
+    again = await adrive(case.rules.admit(case.order), RedisRecords(client), client)
     assert isinstance(again, Proceed)
     await again.lease.release()
     await client.close()

@@ -57,7 +57,7 @@ def died(decision: Proceed) -> None:
 
 def left_behind(locks: LockClient, order_id: str = "A-1") -> Order:
     """An orphan."""
-    orders, store = rules(), RedisRecords.of(locks)
+    orders, store = rules(), RedisRecords(locks)
     order = order_of(orders, order_id)
     died(begun(orders, order, store, locks))
     return order

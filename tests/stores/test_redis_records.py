@@ -57,7 +57,7 @@ def locks(url: str) -> Iterator[LockClient]:
 
 @pytest.fixture
 def store(locks: LockClient) -> RedisRecords:
-    return RedisRecords.of(locks)
+    return RedisRecords(locks)
 
 
 @pytest.fixture
@@ -325,7 +325,7 @@ class Delayed(RedisRecords):
     """A store whose claim is interrupted, after or before it reaches the server."""
 
     def __init__(self, locks: LockClient, *, arrives: str) -> None:
-        super().__init__(locks, RedisRecords.of(locks)._records)
+        super().__init__(locks)
         self._arrives, self._late = arrives, list[Callable[[], None]]()
 
     def start(self, record: Record, fence: int, *, replaces: bool) -> None:
@@ -413,7 +413,7 @@ async def test_the_same_awaited(native: bool, url: str, locks: LockClient) -> No
     if not native:
         await client.close()
         client = aio.AsyncLockClient(InThreads.from_settings(client.settings), client.settings)
-    store = RedisRecords.of(client)
+    store = RedisRecords(client)
     order = order_of(orders)
     first = await adrive(orders.admit(order), store, client)
     assert isinstance(first, Proceed)
@@ -424,7 +424,7 @@ async def test_the_same_awaited(native: bool, url: str, locks: LockClient) -> No
     assert not await store.drop(order.key, first.lease.fencing_token)
     assert await adrive(orders.settle(second, MADE), store, client) is None
     await second.lease.release()
-    again = drive(orders.admit(order), RedisRecords.of(locks), locks)
+    again = drive(orders.admit(order), RedisRecords(locks), locks)
     assert isinstance(again, Replay)
     third = await adrive(orders.admit(order), store, client)
     assert third == again
@@ -436,7 +436,7 @@ async def test_a_cancelled_claim_leaves_nothing(url: str, locks: LockClient) -> 
     orders = rules()
     for steps in range(1, 12):
         client = aio.connect(url, key_prefix="shop", ttl=30)
-        store = RedisRecords.of(client)
+        store = RedisRecords(client)
         order = order_of(orders, f"A-{steps}")
         task = asyncio.create_task(adrive(orders.admit(order), store, client))
         for _ in range(steps):
@@ -455,7 +455,7 @@ class Slow(RedisRecords):
     """Says what it is asked for, and drops a claim only when it is allowed to."""
 
     def __init__(self, client: aio.AsyncLockClient) -> None:
-        super().__init__(client, RedisRecords.of(client)._records)
+        super().__init__(client)
         self.asked, self.may_drop = asyncio.Queue[str](), asyncio.Event()
 
     async def start(self, record: Record, fence: int, *, replaces: bool) -> None:
@@ -496,7 +496,7 @@ def test_a_dropped_reply_is_asked_for_again(
 ) -> None:
     link, orders = proxy(redis_server), rules()
     locks = lockkit.connect(redis_url.replace(str(redis_server.port), str(link.port)), ttl=30)
-    store = RedisRecords.of(locks)
+    store = RedisRecords(locks)
     for order_id in ("A-1", "A-2"):  # the first one has to load the scripts
         order = order_of(orders, order_id)
         claim = link.drop_replies(matching=b'"state": "running"')
@@ -513,7 +513,7 @@ def test_a_dropped_reply_is_asked_for_again(
 def test_a_store_that_dies_under_the_view_leaves_an_unknown_outcome() -> None:
     with RedisServer() as server:
         locks = lockkit.connect(server.url, options={"socket_timeout": 5}, ttl=30)
-        store, orders = RedisRecords.of(locks), rules()
+        store, orders = RedisRecords(locks), rules()
         first = begun(orders, order_of(orders), store, locks)
         server.kill()
         answer = drive(orders.settle(first, MADE), store, locks)
@@ -566,7 +566,7 @@ def test_the_least_permissions_suffice() -> None:
     with RedisServer(users={"shop": f"on >secret {rights} {more}"}) as server:
         url = server.url.replace("redis://", "redis://shop:secret@")
         locks = lockkit.connect(url, key_prefix="shop", ttl=30)
-        store, orders = RedisRecords.of(locks), rules(ORPHANS="retry")
+        store, orders = RedisRecords(locks), rules(ORPHANS="retry")
         order = order_of(orders)
         died(begun(orders, order, store, locks))
         assert len(list(orphans(locks))) == 1
@@ -585,7 +585,7 @@ def test_the_least_permissions_suffice() -> None:
 def test_records_need_redis() -> None:
     client = lockkit.connect("memory://")
     with pytest.raises(ConfigurationError, match=r"STORE.*'default' is not in Redis"):
-        RedisRecords.of(client)
+        RedisRecords(client)
     assert list(orphans(client)) == []
     client.close()
 
@@ -593,7 +593,7 @@ def test_records_need_redis() -> None:
 async def test_records_need_redis_awaited() -> None:
     client = aio.connect("memory://")
     with pytest.raises(ConfigurationError, match="not in Redis"):
-        RedisRecords.of(client)
+        RedisRecords(client)
     await client.close()
 
 
