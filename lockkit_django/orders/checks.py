@@ -26,7 +26,7 @@ from lockkit_django.orders.authorize import ORDERED, unknown_check
 from lockkit_django.orders.request import in_signed_cookies
 from lockkit_django.orders.visit import options_of
 from lockkit_django.web.checks import METHODS, message, message_of, name_of
-from lockkit_django.web.routes import Routed, routed_views, routes
+from lockkit_django.web.routes import Routed, routes
 from lockkit_django.web.view_functions import ninja_operation, places_of
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _reason() -> str:
     """Why the project has orders; empty: it has none."""
     if getattr(settings, "LOCKKIT_ORDERS", None) is not None:
         return "LOCKKIT_ORDERS is set"
-    if any(options_of(view, method).inside for view in routed_views() for method in CHANGING):
+    if any(options_of(each.view, method).inside for each in routes() for method in CHANGING):
         return "a view has @idempotent"
     return "the middleware is there" if _is_there() else ""
 

@@ -40,11 +40,6 @@ class Routed(NamedTuple):
         return found
 
 
-def routed_views() -> list[Callable[..., Any]]:
-    """Those of ``routes``."""
-    return [route.view for route in routes()]
-
-
 def routes() -> list[Routed]:
     """Those of ROOT_URLCONF, which is imported; none if it cannot be: Django's checks say so."""
     if not getattr(settings, "ROOT_URLCONF", None):
