@@ -49,8 +49,8 @@ def run(
     returns its client; it is called only for the aliases that are looked at, and the client is
     never closed here. The streams default to the process's own. color: None means colour on a
     terminal, unless NO_COLOR is set. records: returns the databases with records of orders; called
-    for ``locks list`` and ``locks prune`` only. findings: returns the faults of the application's
-    routes; called for ``locks check`` only. Raises nothing that a user can cause.
+    for ``locks prune`` only. findings: returns the faults of the application's routes; called for
+    ``locks check`` only. Raises nothing that a user can cause.
     """
     out, err = stdout or sys.stdout or Closed(), stderr or sys.stderr or Closed()
     console = Console(out, err, stdin or sys.stdin or Closed(), color)
@@ -59,8 +59,6 @@ def run(
         arguments = parse(argv, prog)
         stores = Stores(clients, console)
         match arguments.command:
-            case "list" if not arguments.alias:  # else those of an alias are asked for
-                stores.records = records
             case "prune":
                 return prune(records(), arguments, console)
             case "check":

@@ -78,8 +78,7 @@ class _Look:
 
     def _matching(self) -> Iterator[list[Row]]:
         arguments = self._arguments
-        pages = self._stores.pages(self._aliases, limits=_limits(arguments))
-        for page in itertools.chain(pages, self._stores.damaged_orders()):
+        for page in self._stores.pages(self._aliases, limits=_limits(arguments)):
             rows = [row for row in page if _matches(row, arguments)]
             if rows:
                 self._matched = True

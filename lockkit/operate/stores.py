@@ -16,7 +16,6 @@ from lockkit.model.types import LockInfo, LockState
 from lockkit.operate.console import Console, Exit, UsageError
 from lockkit.operate.inspect import Growth, Stuck, remark, stuck
 from lockkit.operate.text import ELLIPSIS, escape, printable
-from lockkit.operate.upkeep import NoOrders, OrderRecords, no_records, remedy
 from lockkit.stores.contract import ProcessLocal
 
 ClientFactory = Callable[[], LockClient]
@@ -76,7 +75,6 @@ class Stores:
         self.wrong: dict[str, str] = {}  #: alias: what is wrong with its settings
         self._looked_at: list[str] = []
         self._growth = Growth()
-        self.records: Callable[[], OrderRecords] = no_records
 
     def select(self, aliases: Sequence[str] | None) -> list[str]:
         """The aliases asked for, or all. Raises UsageError."""
@@ -135,28 +133,6 @@ class Stores:
         every = itertools.chain.from_iterable(self.pages(aliases))
         return [row for row in every if row.info.name.startswith(start)]
 
-    def damaged_orders(self) -> Iterator[list[Row]]:
-        """The records of orders that cannot be read, of each database that is looked at."""
-        try:
-            orders = self.records()
-        except NoOrders:
-            return
-        except ConfigurationError as error:
-            self._failed("orders", error)
-            return
-        for name in orders.looked_at:
-            try:
-                keys = list(orders.databases[name].unreadable())
-            except (BackendError, ConfigurationError) as error:
-                self._failed(f"database {name}", error)
-                continue
-            yield [_damaged_order(name, key) for key in keys]
-
-    def _failed(self, what: str, error: LockError) -> None:
-        is_down = isinstance(error, BackendError) and not isinstance(error, StoreRefused)
-        (self.down if is_down else self.wrong)[what] = str(error)
-        self._console.complain(f"{escape(what)}: {printable(str(error))}")
-
     def ending(self) -> Exit:
         if self.down:
             return Exit.STORE_DOWN
@@ -184,12 +160,6 @@ class Stores:
         if failed:
             failed[0][alias] = failed[1]
             self._console.complain(f"alias {escape(alias)}: {printable(failed[1])}")
-
-
-def _damaged_order(database: str, key: str) -> Row:
-    damage = f"its record in the database {escape(database)} {remedy(database, key)}"
-    info = LockInfo(f"order:{key}", LockState.DAMAGED, damage=damage)
-    return Row(database, info, stuck(info))
 
 
 def _all(client: LockClient, name: str | None, *, lost: bool) -> Iterator[LockInfo]:

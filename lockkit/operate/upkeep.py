@@ -37,23 +37,10 @@ class OrderRecords(NamedTuple):
     databases: Mapping[str, RecordTable]
     usual: tuple[str, ...]
     why_none: str = "the records of orders are in Redis, where they expire by themselves"
-    looked_at: tuple[str, ...] = ()  #: by ``locks list``
-
-
-def remedy(name: str, key: str) -> str:
-    """What to do about a record in this database that cannot be read."""
-    return (
-        "cannot be read, so its duplicates get 503. Once you know that it has not taken effect, "
-        f"run locks prune --database {escape(name)} --unreadable order:{escape(key)}"
-    )
-
-
-class NoOrders(ConfigurationError):
-    """There are none here. A listing then has only locks to look at."""
 
 
 def no_records() -> OrderRecords:
-    raise NoOrders(
+    raise ConfigurationError(
         "the records of orders are in the databases of an application, and there is none here: "
         "use 'manage.py locks prune' or 'flask locks prune'"
     )
@@ -111,7 +98,7 @@ def _prune(name: str, table: RecordTable, batch: int, console: Console) -> Exit:
             deleted += count
         for key in table.unreadable():
             console.complain(
-                f"database {escape(name)}: the record of order:{escape(key)} {remedy(name, key)}"
+                f"database {escape(name)}: the record of order:{escape(key)} {_remedy(name, key)}"
             )
     except BackendError as error:
         console.complain(f"database {escape(name)}: {printable(str(error))}")
@@ -120,6 +107,14 @@ def _prune(name: str, table: RecordTable, batch: int, console: Console) -> Exit:
         console.write(f"{escape(name)}: {deleted} expired order records deleted\n")
         console.flush()
     return ending
+
+
+def _remedy(name: str, key: str) -> str:
+    """What to do about a record in this database that cannot be read."""
+    return (
+        "cannot be read, so its duplicates get 503. Once you know that it has not taken effect, "
+        f"run locks prune --database {escape(name)} --unreadable order:{escape(key)}"
+    )
 
 
 def check(findings: Iterable[Finding], console: Console) -> Exit:

@@ -70,4 +70,4 @@ def _order_records() -> OrderRecords:
     if orders is None:
         return OrderRecords({}, (), "this app has no orders: LOCKKIT_ORDERS is not set")
     databases = {table.using or "default": table for table in orders.tables()}
-    return OrderRecords(databases, tuple(databases), looked_at=tuple(databases))
+    return OrderRecords(databases, tuple(databases))

@@ -17,9 +17,8 @@ from command_line import Screen, dead_port, hold, locks, locks_process, start, u
 
 import lockkit
 from lockkit.leases.client import LockClient
-from lockkit.model.errors import ConfigurationError
 from lockkit.model.types import Owner
-from lockkit.operate.commands import OrderRecords, run
+from lockkit.operate.commands import run
 from lockkit.operate.text import duration, escape, seconds
 from lockkit.runtime import process
 
@@ -476,21 +475,6 @@ def test_interrupted(memory: LockClient) -> None:
     hold(memory, "x")
     clients = {"default": lambda: memory}
     assert run([], clients, stdout=Interrupted(), stderr=io.StringIO()) == 130
-
-
-def test_each_look_of_a_watch_tells_what_is_wrong_with_the_settings_of_orders(
-    memory: LockClient,
-) -> None:
-    looks: list[int] = []
-    err = io.StringIO()
-
-    def records() -> OrderRecords:
-        looks.append(1)
-        raise KeyboardInterrupt if len(looks) == 3 else ConfigurationError("LOCKKIT_ORDERS!")
-
-    line = ["--watch", "0.1"]
-    assert run(line, {"default": lambda: memory}, stderr=err, records=records) == 130
-    assert err.getvalue() == "orders: LOCKKIT_ORDERS!\n" * 2
 
 
 def test_routes_are_checked_where_there_are_some(client: LockClient) -> None:

@@ -14,7 +14,6 @@ from django.db import connections
 from lockkit.model.errors import ConfigurationError
 from lockkit.operate.arguments import OPTIONS, taken_out
 from lockkit.operate.commands import OrderRecords, run
-from lockkit.operate.upkeep import NoOrders
 from lockkit.orders.settings import SOURCE
 from lockkit_django.leases.aliases import locks
 from lockkit_django.orders.table import OrderTable
@@ -72,14 +71,14 @@ class Command(BaseCommand):
 def _order_records() -> OrderRecords:
     """Every database may have some, of views with a database of their own."""
     if getattr(settings, SOURCE, None) is None:
-        raise NoOrders(f"this project has no orders: {SOURCE} is not set")
+        raise ConfigurationError(f"this project has no orders: {SOURCE} is not set")
     rules = order_rules().settings
     databases = {alias: OrderTable(alias) for alias in connections}
     usual = () if rules.claims else (OrderTable(rules.using).using,)
     if unknown := [alias for alias in usual if alias not in databases]:
         which = f"{SOURCE}['USING'], or a router, names the database {unknown[0]!r}"
         raise ConfigurationError(f"{which}, which DATABASES does not have")
-    return OrderRecords(databases, usual, looked_at=usual)
+    return OrderRecords(databases, usual)
 
 
 def _parsed(parser: CommandParser, args: Any = None, namespace: Any = None) -> Any:

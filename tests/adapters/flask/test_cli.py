@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from command_line import dead_port
 from flask_project import create_app, db
 
-from lockkit.operate.console import Exit
 from lockkit.orders import table
 from lockkit_flask import idempotent, lock_view, locks
+from lockkit_flask.state import app_locks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,11 +144,10 @@ def test_records_that_cannot_be_read(
         for key, values in {**sound, **newer, **damaged}.items():
             db.session.execute(sa.insert(orders).values(key=key, **values))
         db.session.commit()
+        kept = app_locks().orders
+        assert kept is not None
+        assert list(kept.records.unreadable()) == sorted(damaged)
     runner = app.test_cli_runner()
-    listed = runner.invoke(args=["locks", "--format", "jsonl", "--fail-on-stuck"])
-    assert listed.exit_code == Exit.STUCK
-    told = [json.loads(line)["name"] for line in listed.output.splitlines()]
-    assert told == [f"order:{key}" for key in sorted(damaged)]
     for key in damaged:
         assert runner.invoke(args=["locks", "prune", "--unreadable", key]).exit_code == 0
     for key in (min(sound), min(newer)):
@@ -163,15 +162,14 @@ def test_without_orders_there_is_nothing_to_prune(make_app: Callable[..., Flask]
     assert (result.exit_code, "LOCKKIT_ORDERS is not set" in result.output) == (0, True)
 
 
-def test_a_view_with_orders_in_a_database_that_is_not_there_fails_a_listing(
+def test_a_view_with_orders_in_a_database_that_is_not_there(
     make_shop: Callable[..., Flask],
 ) -> None:
     app = make_shop()
     app.add_url_rule("/a/", "a", idempotent(using="orderz")(lambda: ""), methods=["POST"])
-    result = app.test_cli_runner().invoke(args=["locks", "--fail-on-stuck"])
+    result = app.test_cli_runner().invoke(args=["locks", "prune"])
     assert (result.exit_code, type(result.exception)) == (1, SystemExit)
-    assert result.output.startswith("orders: LOCKKIT_ORDERS['USING'], or that of @idempotent")
-    assert "nothing is held" not in result.output
+    assert "LOCKKIT_ORDERS['USING'], or that of @idempotent" in result.output
 
 
 @pytest.mark.parametrize("url", ["redis2://user:canary@host/0", "redis://user:canary@host:x/0"])
