@@ -12,9 +12,9 @@ from django.urls.converters import StringConverter
 
 from lockkit.model.types import Finding
 from lockkit.orders.settings import UNSAFE_METHODS
-from lockkit.orders.visit import OPTIONS, options_in
+from lockkit.orders.visit import options_in
 from lockkit.web.route_checks import Route, below_partials, route_findings
-from lockkit.web.view_lock import MARK, view_locks_of
+from lockkit.web.view_lock import view_locks_of
 from lockkit_django import conf
 from lockkit_django.web.routes import Routed, routes
 from lockkit_django.web.view_functions import ninja_operation, places_of
@@ -75,25 +75,9 @@ def _is_locked_before(places: Iterable[Any]) -> bool:
     is_locked = False
     for place in places:
         if options_in([place]).inside:
-            return is_locked or _is_lock_outside(place)
+            return is_locked
         is_locked = is_locked or bool(view_locks_of([place]))
     return False
-
-
-def _is_lock_outside(place: Any) -> bool:
-    """Whether of the marks of both on one wrapper that of the lock is the outer one.
-
-    So it may be with ``method_decorator``, which puts the marks of its list the innermost first,
-    and then those of the method.
-    """
-    if not hasattr(place, MARK):
-        return False
-    wrapped = getattr(place, "__wrapped__", None)
-    inside = [name for name in (MARK, OPTIONS) if hasattr(wrapped, name)]
-    if len(inside) > 1:
-        return _is_lock_outside(wrapped)
-    innermost = [name for name in (*inside, *vars(place)) if name in {MARK, OPTIONS}][:1]
-    return innermost == [OPTIONS]
 
 
 def message_of(finding: Finding) -> CheckMessage:

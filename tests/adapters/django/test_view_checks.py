@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
@@ -119,36 +118,6 @@ def test_an_order_inside_a_lock_that_the_decorator_does_not_see() -> None:
         with routed(path("orders", wrong)):
             assert shown_until_silenced("lockkit.E007")
     for right in (OnMethod.as_view(), Orders.as_view(), idempotent(OnMethod.as_view())):
-        assert found(path("orders", right)) == []
-
-
-class Plain(View):
-    def post(self, request: HttpRequest) -> HttpResponse:
-        return HttpResponse()
-
-
-def by_method_decorator(*decorators: Any) -> Iterator[Any]:
-    """In each way to write it; the first of them is the outer one."""
-    for name in ("post", "dispatch"):
-        cls: Any = type("Listed", (Plain,), {})
-        yield method_decorator(decorators, name=name)(cls).as_view()
-        cls = type("Lined", (Plain,), {})
-        for each in reversed(decorators):
-            cls = method_decorator(each, name=name)(cls)
-        yield cls.as_view()
-    method: Any = Plain.post
-    for each in reversed(decorators):
-        method = method_decorator(each)(method)
-    yield type("OnMethod", (Plain,), {"post": method}).as_view()  # type: ignore[attr-defined]
-
-
-def test_an_order_inside_a_lock_by_method_decorator() -> None:
-    lock = lock_view("stock")
-    for wrong in by_method_decorator(lock, idempotent):
-        ((number, text, _),) = found(path("orders", wrong))
-        assert (number, "inside lock_view" in text) == ("E007", True)
-    rights = ([idempotent, lock], [idempotent], [lock])
-    for right in itertools.chain.from_iterable(by_method_decorator(*each) for each in rights):
         assert found(path("orders", right)) == []
 
 
