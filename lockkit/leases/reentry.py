@@ -22,11 +22,12 @@ class Entry:
     They are not counted: an interrupt would come between a lease and its count.
     """
 
-    __slots__ = ("hold", "key")
+    __slots__ = ("hold", "is_left", "key")
 
     def __init__(self, key: Key, hold: Hold) -> None:
         self.key = key
         self.hold = hold
+        self.is_left = False  #: the last of them gives it back, and only one is the last
         if hold.on_lost is None:
             hold.on_lost = {}  # before several threads may want to be told
 
@@ -78,8 +79,9 @@ class Entries:
     def leave(self, entry: Entry) -> bool:
         """To be called by a lease that is released; whether it was the last one."""
         with self._lock:
-            if entry.hold.used:
+            if entry.is_left or entry.hold.used:
                 return False
+            entry.is_left = True
             if self._held.get(entry.key) is entry:
                 del self._held[entry.key]
             return True

@@ -251,6 +251,18 @@ class TestReentrant:
                 assert outer._hold.deadline - outer._hold.due > TTL
         locks.close()
 
+    def test_of_two_threads_that_leave_at_once_one_gives_it_back(self) -> None:
+        locks = lockkit.connect("memory://", ttl=TTL)
+        lock = locks.lock("stock", reentrant=True, owner="job-17")
+        leases = [lock.acquire(), lock.acquire()]
+        with ThreadPoolExecutor(2) as threads:
+            with locks._entries._lock:  # neither has looked yet whether it is the last
+                leaving = [threads.submit(lease.release) for lease in leases]
+                eventually(lambda: all(lease.released for lease in leases))
+            assert [each.result() for each in leaving] == [True, True]
+        assert locks.inspect("stock") is None
+        locks.close()
+
     def test_who_cannot_be_let_in_for_so_long_is_not_inside(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
