@@ -224,11 +224,9 @@ def _process(owner: Owner, _second: int) -> Process:
         return Process.GONE
     try:
         os.kill(owner.pid, 0)
-    except ProcessLookupError:
-        return Process.GONE
     except PermissionError:
         pass  # the process of another user
-    except (OSError, OverflowError):  # no process can have this pid
+    except (OSError, OverflowError):  # it cannot be one, or nobody knows of which machine it was
         return Process.UNKNOWN
     return _STATES.get(_state(owner.pid), Process.RUNNING)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import time
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase

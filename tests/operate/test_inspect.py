@@ -14,7 +14,7 @@ from command_line import hold, until
 import lockkit
 from lockkit.leases.client import LockClient
 from lockkit.model.types import LockInfo, LockState, Owner
-from lockkit.operate.inspect import remark, stuck
+from lockkit.operate.inspect import remark, safe_to_break, stuck
 from lockkit.runtime import process
 
 
@@ -164,3 +164,13 @@ def test_owners_survive_their_encoding() -> None:
     assert Owner.decode(owner.encode()) == owner
     assert Owner.decode("web-1") == Owner("web-1", 0, "")
     assert str(owner) == "web-1:4121 POST /a"
+
+
+def test_where_the_system_names_no_boot_a_pid_says_nothing(
+    dead_pid: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS, where several machines may also have one name."""
+    monkeypatch.setattr(process._process, "space", "")
+    info = held(owner=owner_here(dead_pid, space=""))
+    assert code(info) is None
+    assert safe_to_break(info).safe is None
