@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from lockkit.engine.effects import Effect, Exchange, Gather, Later, Listen, Park, Step
 from lockkit.model.types import Request
+from lockkit.runtime import process
 from lockkit.runtime.run import forget, has_ended
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ async def arun(  # noqa: C901  as ``run``
     This includes one that a driver swallowed: asyncio.wait_for does so on Python 3.11 when its
     result and the cancellation come at once.
     """
+    process.notice_fork()  # as in ``run``
     reply: Any = None
     task = asyncio.current_task()
     cancelling = task.cancelling if task else lambda: 0  # without a task nothing is cancelled

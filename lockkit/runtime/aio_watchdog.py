@@ -60,6 +60,7 @@ class AsyncWatchdog(BaseWatchdog):
 
     async def stop(self) -> None:
         """Also if it is cancelled. What a server that is down is to take back expires."""
+        process.notice_fork()
         loop = asyncio.get_running_loop()  # those of one that has ended never end
         withdrawing = [task for task in self._withdrawing if task.get_loop() is loop]
         try:

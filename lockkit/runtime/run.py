@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from lockkit.engine.effects import Effect, Exchange, Gather, Later, Listen, Park, Step
 from lockkit.model.types import Request
+from lockkit.runtime import process
 
 if TYPE_CHECKING:
     from lockkit.stores.wires import GatheringWire, Wire
@@ -29,6 +30,7 @@ def run(  # noqa: C901  one loop, whose every line may be interrupted
     Whatever ends an effect is thrown into the step, which cleans up with further effects; so is an
     interrupt between any two lines, unless the step has ended.
     """
+    process.notice_fork()  # else the child of one made in C would use the sockets of its parent
     reply: Any = None
     try:
         while True:

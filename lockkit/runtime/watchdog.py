@@ -138,6 +138,7 @@ class Watchdog(Background, BaseWatchdog):
 
     def stop(self) -> None:
         """End the thread; holds are no longer renewed. A later ``watch`` starts another."""
+        process.notice_fork()  # the wire is closed next, and its sockets may be the parent's
         self._schedule.clear()
         self._notices.stop()
         self._end()

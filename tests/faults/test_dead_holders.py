@@ -57,6 +57,19 @@ os.waitpid(child, 0)
 lease.release()
 """
 
+READS = """\
+import ctypes, os, sys, lockkit
+locks = lockkit.connect(sys.argv[1])
+locks.lock("before").acquire().release()
+parents = locks._wire._connections._idle[-1]
+fork = ctypes.PyDLL(None).fork if sys.argv[2] == "c" else os.fork
+if (child := fork()) == 0:
+    locks.inspect("before")
+    print(locks._wire._connections._idle[-1] is parents)
+    sys.exit()
+os.waitpid(child, 0)
+"""
+
 FIRST = """\
 import ctypes, os, sys, lockkit
 locks = lockkit.connect(sys.argv[1], ttl=600)
@@ -241,6 +254,14 @@ def test_a_child_neither_enters_nor_extends_its_parents(
     child, parent = done.stdout.splitlines()
     assert said in child
     assert parent == "True"
+
+
+@pytest.mark.parametrize("how", ["python", "c"])
+def test_a_child_that_only_looks_has_a_connection_of_its_own(redis_url: str, how: str) -> None:
+    """Of two that write to one socket, each may read the reply to the other."""
+    program = [sys.executable, "-W", "ignore", "-c", READS, redis_url, how]
+    done = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+    assert done.stdout == "False\n"
 
 
 def in_child(change: Callable[[], object], owner: Owner) -> bool:
