@@ -135,6 +135,7 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
     def _stay_in(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is loop:
             return
+        process.notice_fork()  # the loop of a parent is none of ours
         if self._loop is not None:
             raise ConfigurationError(
                 f"{self!r} belongs to the event loop that it was used in first, which would have "

@@ -77,7 +77,8 @@ def is_conflict(error: BaseException) -> bool:
     cause = error.__cause__
     if not isinstance(error, DatabaseError) or cause is None:
         return False
-    if str(getattr(cause, "sqlstate", None) or "").startswith(CONFLICT_CLASS):
+    state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)  # psycopg2's
+    if str(state or "").startswith(CONFLICT_CLASS):
         return True
     number = cause.args[0] if cause.args else None
     return type(cause).__module__.startswith(("MySQLdb", "pymysql")) and number in MYSQL_CONFLICTS

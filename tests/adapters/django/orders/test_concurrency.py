@@ -211,3 +211,19 @@ def test_a_database_that_fails_at_the_commit_leaves_the_outcome_unknown() -> Non
     assert (answer.status_code, answer.json()["code"]) == (503, "order-outcome-unknown")
     assert REPLAYED not in buy("function")
     assert (len(views.calls), Sale.objects.count()) == (2, 1)
+
+
+@pytest.mark.parametrize("attribute", ["sqlstate", "pgcode"])  # psycopg's, and psycopg2's
+def test_after_a_conflict_at_the_commit_it_is_known_that_nothing_was_saved(attribute: str) -> None:
+    from django.db import OperationalError
+
+    def fail() -> None:
+        cause = Exception("could not serialize access")
+        setattr(cause, attribute, "40001")
+        raise OperationalError("could not serialize access") from cause
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connections["default"], "_commit", fail)
+        answer = buy("function")
+    assert (answer.status_code, answer.json()["code"]) == (503, "order-not-saved")
+    assert int(answer["Retry-After"]) > 0
