@@ -148,7 +148,7 @@ class request_blocks_suspended:  # noqa: N801  for ``with``
                     f"made that, such as on the view itself instead of its method, or let the view "
                     f"be @transaction.non_atomic_requests(using={connection.alias!r})"
                 )
-        for connection, block in self._blocks:
+        for _, block in self._blocks:
             block.__exit__(None, None, None)
 
     def __exit__(self, *_: object) -> None:
