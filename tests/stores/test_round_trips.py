@@ -3,6 +3,7 @@ And which of them the server must have written down before it answers."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -19,6 +20,7 @@ import lockkit
 from lockkit.engine import grant
 from lockkit.model.types import Kind, Mode, Request
 from lockkit.stores.sql import codec, guard
+from lockkit.stores.sql import store as sql_store
 from lockkit.stores.sql.rules import stored
 from lockkit.testing.conformance.base import at_least_once, eventually, queued
 from lockkit.testing.conformance.steps import claim, granted
@@ -265,6 +267,31 @@ def test_a_row_that_somebody_has_locked_keeps_no_other_from_being_renewed(
         errors = [renewal.error for renewal in renewals]
         assert [type(error) for error in errors] == [NoneType, lockkit.OutcomeUnknown, NoneType]
         assert all(renewal.left for renewal in renewals[::2])
+
+
+@pytest.mark.parametrize(("locked", "at_first"), [("g", "abcdef"), ("bd", "ac")])
+def test_rows_that_somebody_has_locked_take_nothing_from_the_others(
+    lock_table_url: str, monkeypatch: pytest.MonkeyPatch, locked: str, at_first: str
+) -> None:
+    """Not what was extended before them; nor, the next time, what stands behind them."""
+    monkeypatch.setattr(guard, "STEP_SECONDS", 0.3)
+    monkeypatch.setattr(sql_store, "READ_AT_ONCE", 3)  # the last is alone in what is read at once
+    with lockkit.connect(lock_table_url, ttl=60) as client:
+        requests = [claim(name, ttl=60.0) for name in "abcdefg"]
+        for request in requests:
+            granted(client, request)
+
+        def extended(number: int) -> str:
+            """The names that were."""
+            asked = [request._replace(number=number) for request in requests]
+            renewals = client.perform(client.store.extend(asked))
+            return "".join(r.name for r, one in zip(asked, renewals, strict=True) if one.left)
+
+        with closing(psycopg.connect(lock_table_url)) as other:
+            other.execute(
+                "SELECT 1 FROM lockkit_lock WHERE name = ANY(%s) FOR UPDATE", ([*locked],)
+            )
+            assert [extended(1), extended(2)] == [at_first, re.sub(f"[{locked}]", "", "abcdefg")]
 
 
 # What is known without a look

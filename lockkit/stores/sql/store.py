@@ -11,7 +11,7 @@ import contextlib
 import json
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -20,15 +20,7 @@ from lockkit.engine.effects import Exchange, Park, Signal, Step
 from lockkit.engine.last_words import last_words
 from lockkit.model import clock
 from lockkit.model.errors import BackendError, BackendUnavailable, DamagedRecord, LayoutMismatch
-from lockkit.model.types import (
-    Busy,
-    Gone,
-    Grant,
-    Mode,
-    Release,
-    Renewal,
-    Request,
-)
+from lockkit.model.types import Busy, Gone, Grant, Mode, Release, Renewal, Request
 from lockkit.runtime.wires import Call, CallWire, Lane, call
 from lockkit.stores.contract import Buried, Direct, Durable, Fenced, Queued, Reentrant, Shared
 from lockkit.stores.sql.codec import encode, row_id
@@ -91,6 +83,7 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
         self._busy_seconds = busy_seconds
         self._steps = Slot(connector)
         self._renewals = Slot(connector)
+        self._refused: tuple[str, ...] = ()  #: names of late: they are renewed last
 
     def wire(self) -> CallWire:
         return CallWire(self.close)
@@ -154,18 +147,22 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
     def _extend_all(self, requests: Sequence[Request]) -> list[Renewal]:
         """Read many rows at once; write each by itself, as every step does, and once.
 
-        Never in a transaction: a process that is paused within one would hold up everybody.
+        Never in a transaction: a process that is paused within one would hold up everybody. If the
+        store fails on the way, what it has extended before counts.
         """
-        renewals: list[Renewal] = []
-        for start in range(0, len(requests), READ_AT_ONCE):
-            batch = [stored(request) for request in requests[start : start + READ_AT_ONCE]]
-            rows = self._read_many({row_id(self._prefix, request.name) for request in batch})
-            names: dict[str, list[Request]] = {}
-            for request in batch:
-                names.setdefault(request.name, []).append(request)
-            told = dict(self._extend_each(names, rows))
-            renewals += [next(told[request.name]) for request in batch]
-        return renewals
+        names: dict[str, list[Request]] = {}
+        for request in map(stored, requests):
+            names.setdefault(request.name, []).append(request)
+        told: dict[str, list[Renewal]] = {}
+        try:
+            self._extend_each(names, told)
+        except BackendError as error:
+            if all(renewal.error for renewals in told.values() for renewal in renewals):
+                raise
+            rest = [Renewal(None, error)] * len(requests)
+            told = {name: told.get(name, rest) for name in names}
+        answers = {name: iter(renewals) for name, renewals in told.items()}
+        return [next(answers[request.name]) for request in requests]
 
     def _step(
         self, name: str, rule: Rule[T], slot: Slot | None = None, first: First[T] | None = None
@@ -247,20 +244,25 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
         self._note(name, state, self._renewals)
         return reply
 
-    def _extend_each(
-        self, names: dict[str, list[Request]], rows: dict[str, Row]
-    ) -> Iterator[tuple[str, Iterator[Renewal]]]:
+    def _extend_each(self, names: dict[str, list[Request]], told: dict[str, list[Renewal]]) -> None:
         """One row that cannot be read, or that somebody has locked, does not keep the others from
         being renewed. If a second one is refused, or the only one, the store is."""
         failed = len(names) == 1
-        for name, requests in names.items():
-            try:
-                yield name, iter(self._extend(name, requests, rows))
-            except (LayoutMismatch, BackendError) as error:
-                if failed and not isinstance(error, LayoutMismatch | DamagedRecord):
-                    raise
-                failed |= not isinstance(error, LayoutMismatch | DamagedRecord)
-                yield name, iter([Renewal(None, error)] * len(requests))
+        ordered = sorted(names, key=self._refused.__contains__)
+        for start in range(0, len(ordered), READ_AT_ONCE):
+            batch = ordered[start : start + READ_AT_ONCE]
+            rows = self._read_many({row_id(self._prefix, name) for name in batch})
+            for name in batch:
+                try:
+                    told[name] = self._extend(name, names[name], rows)
+                except (LayoutMismatch, BackendError) as error:
+                    told[name] = [Renewal(None, error)] * len(names[name])
+                    if isinstance(error, LayoutMismatch | DamagedRecord):
+                        continue
+                    self._refused = (name, *self._refused)[:READ_AT_ONCE]
+                    if failed:
+                        raise
+                    failed = True
 
     def _read_many(self, ids: set[str]) -> dict[str, Row]:
         statement = expanded(self._dialect.read_many, len(ids))
