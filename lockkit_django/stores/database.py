@@ -182,7 +182,7 @@ class ServerConnector(Connector):
         try:
             with wrapper.wrap_database_errors:
                 wrapper.connect()
-        except Error as error:
+        except (Error, RuntimeError) as error:  # PyMySQL's, if it lacks RSA
             raise self._vendor.no_connection(error.__cause__ or error) from error
         remedy = f"run 'manage.py migrate lockkit_django --database {self._alias}'"
         return connected(wrapper.connection, wrapper.Database, self._vendor, remedy, wrapper.close)

@@ -95,6 +95,23 @@ def test_one_of_many_gets_it_whatever_the_client_counts(url: str, locks: Locks, 
         assert again.release()
 
 
+@pytest.mark.parametrize("mode", ["table", "advisory", "row"])
+def test_a_driver_that_lacks_what_a_password_needs_is_told(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MySQL asks for RSA, which PyMySQL has from a package that it does not require: then it
+    raises an error that is none of its own."""
+
+    def connect(*_: object, **__: object) -> None:
+        raise RuntimeError("'cryptography' package is required for caching_sha2_password")
+
+    monkeypatch.setattr(pymysql, "connect", connect)
+    url = f"mysql://shop:canary@127.0.0.1/shop?mode={mode}"
+    with lockkit.connect(url) as client, pytest.raises(lockkit.BackendUnavailable) as caught:
+        client.lock("a").acquire()
+    assert "'cryptography' package is required" in str(caught.value)
+
+
 def test_names_that_collations_hold_for_the_same(locks: Locks, url: str) -> None:
     client = locks()
     leases = [client.lock(name).acquire(timeout=0) for name in LOOK_ALIKE]

@@ -141,7 +141,7 @@ class MySQLConnection(Connection):
 def connected(arguments: Mapping[str, Any]) -> Any:
     try:
         return pymysql.connect(**arguments, client_flag=CLIENT.MULTI_STATEMENTS)
-    except pymysql.MySQLError as error:
+    except (pymysql.MySQLError, RuntimeError) as error:  # the last: it lacks RSA
         raise no_connection(error) from error
 
 

@@ -93,7 +93,7 @@ class EngineConnector(Connector):
         try:
             made = self.engine.raw_connection()
             made.detach()  # so that closing it closes it
-        except (self._failure, module.Error) as error:
+        except (self._failure, module.Error, RuntimeError) as error:  # PyMySQL's, if it lacks RSA
             raise self._vendor.no_connection(getattr(error, "orig", None) or error) from error
         except TypeError as error:  # of a driver whose options are not known beforehand
             raise ConfigurationError(f"the driver of the lock database says: {error}") from error

@@ -67,6 +67,19 @@ def test_a_missing_table_says_how_to_make_it(client: lockkit.LockClient) -> None
         client.lock("a").acquire()
 
 
+def test_a_driver_that_lacks_what_a_password_needs_is_told(
+    client: lockkit.LockClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyMySQL raises no error of its own then."""
+
+    def connect(**_: object) -> None:
+        raise RuntimeError("'cryptography' package is required for caching_sha2_password")
+
+    monkeypatch.setattr(connections["orders"].Database, "connect", connect)
+    with pytest.raises(lockkit.BackendUnavailable, match="'cryptography' package is required"):
+        client.lock("a").acquire()
+
+
 def test_a_server_that_greets_nobody_is_given_up(
     database: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
