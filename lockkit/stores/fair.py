@@ -74,11 +74,12 @@ class FairQueue(Waited):
         if request.mode is Mode.TRY:
             return busy._replace(ahead=ahead)
         if waiter is None:
-            if request.max_queue is not None and ahead >= request.max_queue:
-                return busy._replace(full=True)
             if request.mode is Mode.POLL:
                 return Gone()
-            ahead = self._join(request)
+            joined = self._join(request)
+            if joined is None:
+                return busy._replace(full=True)
+            ahead = joined
         return busy._replace(ticket=1, ahead=ahead)
 
     def _ask(self, request: Request, waiter: _Waiter | None) -> Step[Grant | Busy | Gone]:
@@ -140,13 +141,16 @@ class FairQueue(Waited):
                     return ahead, waiter
             return len(queue), None
 
-    def _join(self, request: Request) -> int:
+    def _join(self, request: Request) -> int | None:
+        """How many are ahead of it; None: MAX_QUEUE are. Others may have come while it asked."""
         waiter = _Waiter(request.token)
         waiter.alive = now() + alive_for(request.ttl)
         with self._mutex:
-            queue = self._queues.setdefault(request.name, [])
-            queue.append(waiter)
-            return len(queue) - 1
+            queue = self._alive(request.name)
+            if request.max_queue is not None and len(queue) >= request.max_queue:
+                return None
+            self._queues[request.name] = [*queue, waiter]
+            return len(queue)
 
     def _leave(self, request: Request) -> _Waiter | None:
         """What it was in the queue."""
