@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from damaging import BROKEN, EXAMPLES, MUTEX, NAMES, check, pieces, use
+from damaging import BROKEN, EXAMPLES, HELD, MUTEX, NAMES, check, pieces, use
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lock_tables import engine_for
 from steps import Steps
 
 from lockkit.model.settings import settings_from_url
-from lockkit.model.types import LockState
+from lockkit.model.types import LockState, Release
 from lockkit.stores.registry import load_store
 from lockkit.stores.sql import create_table
 from lockkit.stores.sql.codec import row_id
@@ -245,3 +245,31 @@ def test_blanks_are_not_free(request: pytest.FixtureRequest, kind: str) -> None:
     (info,) = [info for info in store.backend.holders() if info.name == MUTEX]
     assert info.state is LockState.DAMAGED
     check(store)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mariadb"])
+@pytest.mark.parametrize(
+    ("token", "channel"),
+    [("\ud800", "c"), ("\0", "c"), ("t" * 4000, "c"), ("t", "\0"), ("t", "\u00e9" * 40)],
+    ids=["surrogate", "NUL", "long", "channel of NUL", "channel of many bytes"],
+)
+def test_what_no_message_can_say_is_damaged(
+    request: pytest.FixtureRequest, kind: str, token: str, channel: str
+) -> None:
+    """A release would hand the name over, and then fail to say so."""
+    store: Store = request.getfixturevalue(kind)
+    store.put(store.sound)
+    state = json.loads(store.state(MUTEX))
+    state["queue"][0][0], state["channels"] = token, {token: channel}
+    store.change(MUTEX, "state", json.dumps(state))
+    (info,) = [info for info in store.backend.holders() if info.name == MUTEX]
+    assert info.state is LockState.DAMAGED
+    check(store)
+
+
+def test_channels_where_no_message_is_sent(mariadb: Served) -> None:
+    """Whoever writes the table can name some; its waiters poll."""
+    state = json.loads(mariadb.state(MUTEX))
+    state["channels"] = {state["queue"][0][0]: "c"}
+    mariadb.change(MUTEX, "state", json.dumps(state))
+    assert mariadb.backend.release(HELD[0]) is Release.RELEASED

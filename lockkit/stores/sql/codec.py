@@ -189,14 +189,25 @@ def _is_claim(claim: Holder | Waiter) -> bool:
     return all(check(getattr(claim, name)) for name, check in _FIELDS[type(claim)])
 
 
+def _is_sayable(value: object) -> bool:
+    """Whether every database can send it: tokens and channels of ours are such texts."""
+    return (
+        isinstance(value, str)
+        and len(value) < CHANNEL_MOST
+        and value.isascii()
+        and value.isprintable()
+    )
+
+
 _CHECKS: Final[dict[str, Callable[[object], bool]]] = {
     "str": lambda value: isinstance(value, str),
     "int": is_whole,
     "bool": lambda value: isinstance(value, bool),
     "int | None": lambda value: value is None or is_whole(value),
-    "channel": lambda value: isinstance(value, str) and len(value) < CHANNEL_MOST,
+    "token": _is_sayable,
+    "channel": _is_sayable,
 }
-"""By the types of fields, and of one by its name."""
+"""By the types of fields, and of two by their names."""
 
 _FIELDS: Final = {
     kind: [(f.name, _CHECKS.get(f.name) or _CHECKS[str(f.type)]) for f in fields_of(kind)]

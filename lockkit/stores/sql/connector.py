@@ -135,8 +135,9 @@ class Connector(ABC):
         return connection
 
     def tell(self, channel: str, token: str) -> None:
-        """Send a message, where no statement does. Raises nothing: a message is a hint."""
-        raise NotImplementedError
+        """Send a message, where no statement does. Raises nothing: a message is a hint. Default:
+        it sends none."""
+        return
 
     def suspicion(self) -> str:
         """Why its messages may not come."""
