@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from math import inf
-from types import SimpleNamespace
+from types import NoneType, SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -536,6 +536,23 @@ def test_an_extension_that_was_overtaken_shortens_nothing(locks: lockkit.LockCli
     locks.perform(store.extend([claimed._replace(ttl=SLACK, number=1)]))
     assert store._nodes.get(claimed.token).until > now() + SLACK
     assert renewal.left > SLACK
+
+
+def test_a_node_that_may_not_be_written_keeps_no_other_from_being_renewed(
+    locks: lockkit.LockClient, tree: KazooClient
+) -> None:
+    """Somebody has changed its ACL."""
+    store: Any = locks.store
+    requests = [claim(name) for name in ("first", "second", "third")]
+    for request in requests:
+        assert isinstance(locks.perform(store.acquire(request)), Grant)
+    (node,) = claims(tree, "second")
+    tree.set_acls(f"/lockkit/locks/second/{node}", [make_acl("world", "anyone", read=True)])
+    renewals = locks.perform(store.extend([each._replace(number=1) for each in requests]))
+    assert [type(renewal.error) for renewal in renewals] == [NoneType, StoreRefused, NoneType]
+    assert all(renewal.left > SLACK for renewal in renewals[::2])
+    for request in requests:
+        assert locks.perform(store.release(request)) is Release.RELEASED
 
 
 def expire(server: ZooKeeperServer, session: Session) -> None:

@@ -24,7 +24,7 @@ from lockkit.model.types import (
     Request,
 )
 from lockkit.stores.contract import Buried, Capped, Durable, Fenced, Pushed, ServerClock, Sessioned
-from lockkit.stores.zookeeper.failures import SessionEnded, told
+from lockkit.stores.zookeeper.failures import SessionEnded, refused, told
 from lockkit.stores.zookeeper.nodes import Node, guid_of
 from lockkit.stores.zookeeper.queue import ZooKeeperQueue, ask_of
 from lockkit.stores.zookeeper.record import encoded
@@ -139,13 +139,17 @@ class ZooKeeperStore(
         except SessionEnded:
             session, answers = None, [NoNodeError()] * len(batch)
         end = session.ends(sent) if session is not None else 0.0
+        renewals = []
         for (_, request, node), answer in zip(batch, answers, strict=True):
             if isinstance(answer, NoNodeError) or node.session is not session:
                 node.is_over = True
+                renewals.append(Renewal(None))
+            elif isinstance(answer, Exception):  # somebody has changed its ACL, say
+                renewals.append(Renewal(None, refused(answer)))
             else:
-                told(answer)
                 node.ends = min(start + request.ttl, end)
-        return [Renewal(None if node.is_over else node.ends - start) for *_, node in batch]
+                renewals.append(Renewal(None if node.is_over else node.ends - start))
+        return renewals
 
     def _node(self, request: Request) -> Node | None:
         """A token is of one name only."""
