@@ -639,6 +639,29 @@ def test_a_session_that_is_closed_between_two_requests_is_ended_at_the_server(
     assert not lease.release()
 
 
+def test_a_session_that_is_made_while_its_client_closes_is_stopped_by_the_next_close(
+    locks: lockkit.LockClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would have its thread and its socket for ever."""
+    wire: Any = locks._wire
+    locks.lock("stock").acquire().release()
+    stop, made = Session.stop, []
+    late = threading.Thread(target=lambda: made.append(wire._of(9000)))
+
+    def stop_meanwhile(session: Session) -> object:
+        late.start()
+        late.join(0.3)  # it waits for the end of this
+        return stop(session)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, "stop", stop_meanwhile)
+        locks.close()
+    late.join()
+    assert list(wire._sessions.values()) == made
+    locks.close()
+    assert made[0].is_over
+
+
 def as_ended(
     asked: str,
     step: Step[Any],

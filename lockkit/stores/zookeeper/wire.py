@@ -82,8 +82,9 @@ class Sessions:
 
     def _closing(self) -> Step[None]:
         until = now() + CLOSE_SECONDS
-        ended = [session.stop() for session in self._sessions.values()]
-        self._forget()
+        with self._making:  # one that is made meanwhile would never be stopped
+            ended = [session.stop() for session in self._sessions.values()]
+            self._sessions = {}
         for signal in ended:
             yield Park(signal, until - now())
 
