@@ -88,7 +88,7 @@ class DjangoConnector(Connector):
     def __init__(self, alias: str) -> None:
         self._alias = alias
         self._key: tuple[object, ...] = ()
-        self._target: Connector | None = None
+        self._targets: dict[tuple[object, ...], Connector] = {}  #: one, by its key
 
     @property
     def dialect(self) -> Dialect:
@@ -119,8 +119,8 @@ class DjangoConnector(Connector):
         return self._current().described()
 
     def forget(self) -> None:
-        target, self._target, self._key = self._target, None, ()
-        if target is not None:
+        targets, self._targets = self._targets, {}
+        for target in targets.values():
             target.forget()
 
     def _reachable(self) -> Connector:
@@ -129,12 +129,13 @@ class DjangoConnector(Connector):
         return self._current()
 
     def _current(self) -> Connector:
-        key = _where(self._alias)
-        target = self._target
-        if target is None or key != self._key:
-            self.forget()
-            target = _connector(self._alias)
-            self._target, self._key = target, key
+        """The same for threads that come first at once: a temporary one has a file of its own."""
+        self._key = key = _where(self._alias)
+        target = self._targets.get(key)
+        if target is None:
+            if self._targets.keys() - {key}:  # the settings have changed
+                self.forget()
+            target = self._targets.setdefault(key, _connector(self._alias))
         return target
 
 

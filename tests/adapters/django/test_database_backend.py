@@ -19,11 +19,13 @@ from django_pairs import Proxied, requests_of_pairs
 from system_checks import shown_until_silenced
 
 import lockkit
+from lockkit.stores.sql.connector import Connector
 from lockkit.stores.sql.dialect import load_dialect
 from lockkit.testing.conformance.base import eventually
 from lockkit.testing.servers import PostgresServer
 from lockkit_django.operate.checks import check_store
 from lockkit_django.orders.checks import check_records
+from lockkit_django.stores import database as database_store
 
 MIGRATE = "import django; django.setup(); from django.core.management import call_command as c; "
 LOCKS = "import django; django.setup(); import lockkit; "
@@ -200,10 +202,8 @@ def test_a_server_that_is_down(database: dict[str, Any], monkeypatch: pytest.Mon
 
 
 def test_a_database_that_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lockkit_django.stores import database
-
     engine = "django.db.backends.oracle"
-    monkeypatch.setattr(database, "_vendor_of", lambda engine: engine.rpartition(".")[2])
+    monkeypatch.setattr(database_store, "_vendor_of", lambda engine: engine.rpartition(".")[2])
     monkeypatch.setitem(connections.settings, "other", complete({"ENGINE": engine, "NAME": "x"}))
     with pytest.raises(lockkit.ConfigurationError, match="no locks in a oracle database"):
         lockkit.connect("django://other")
@@ -230,3 +230,19 @@ def test_an_unknown_alias() -> None:
 
 def test_the_migrations_are_complete() -> None:
     call_command("makemigrations", "lockkit_django", "--check", "--dry-run", verbosity=0)
+
+
+def test_two_first_uses_at_once_lead_to_the_same_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A temporary file of the one would be removed by the other, with the lease in it."""
+    connector = database_store.DjangoConnector("default")
+    make = database_store._connector
+    others: list[Connector] = []
+
+    def made_meanwhile(alias: str) -> Connector:
+        monkeypatch.setattr(database_store, "_connector", make)
+        others.append(connector._current())
+        return make(alias)
+
+    monkeypatch.setattr(database_store, "_connector", made_meanwhile)
+    assert connector._current() is others[0]
+    assert connector._current() is others[0]
