@@ -119,8 +119,8 @@ def _built_in(settings: AliasSettings) -> str | None:
         )
     base, _, driver = scheme.partition("+")
     base = base if driver and base in OF_SQLALCHEMY else scheme
-    mode = _mode(settings)
-    if mode in (None, TABLE) or base not in WITH_MODES:
+    mode = _mode(settings) if base in WITH_MODES else None
+    if mode in (None, TABLE):
         return SCHEMES.get(base)
     if f"{base}?mode={mode}" not in SCHEMES:
         known = [TABLE, *(key.partition("=")[2] for key in SCHEMES if key.startswith(f"{base}?"))]
@@ -138,6 +138,11 @@ def _mode(settings: AliasSettings) -> str | None:
     from urllib.parse import parse_qs
 
     found = parse_qs(settings.location.partition("?")[2]).get("mode")
+    if found and "mode" in settings.options:
+        raise ConfigurationError(
+            f"the LOCATION of lock alias {settings.alias!r} and its OPTIONS both say 'mode': say "
+            "it in one of them"
+        )
     return Unshown(found[-1]) if found else settings.options.get("mode")
 
 

@@ -202,6 +202,12 @@ def test_how_to_lock_in_a_database(url: str, how: str) -> None:
         load("tabel")
 
 
+@pytest.mark.parametrize("url", ["postgresql://h/d", "sqlalchemy://", "django://default"])
+def test_a_mode_is_said_once(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="both say 'mode'"):
+        lockkit.connect(f"{url}?mode=table", options={"mode": "advisory"})
+
+
 def test_a_misspelt_scheme_is_corrected() -> None:
     with pytest.raises(UnknownBackend, match="did you mean 'redis'"):
         lockkit.connect("rediz://h")
