@@ -119,6 +119,8 @@ def _needs_strictness(alias: str) -> None:
 def context(mode: str, files: Mapping[str, Any], where: str) -> ssl.SSLContext:
     """``files``: by their names in FILES, without ``ssl_``. ``where``: they are named, for people.
     Raises ConfigurationError."""
+    if files.get("key") is not None and files.get("cert") is None:
+        raise ConfigurationError(f"the key for TLS in {where} needs its certificate")
     try:
         made = ssl.create_default_context(cafile=files.get("ca"), capath=files.get("capath"))
         if files.get("cert") is not None:
