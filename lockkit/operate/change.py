@@ -203,8 +203,10 @@ def _why_not(
     info: LockInfo, kind: _Change, arguments: argparse.Namespace, console: Console
 ) -> str | None:
     """A reason not to do it, before the store is asked. Raises UsageError if there is no terminal
-    to ask."""
-    if arguments.fence is not None and info.fence not in (None, arguments.fence):
+    to ask, and for a fencing token that nothing can be compared with."""
+    if arguments.fence is not None and info.fence != arguments.fence:
+        if info.fence is None:
+            raise UsageError("it shows no fencing token that --fence could be compared with")
         return f": its fencing token is {info.fence}, not {arguments.fence}"
     if arguments.dry_run:
         return DRY_RUN

@@ -261,6 +261,7 @@ def test_the_command_shows_and_repairs_it(url: str, other: redis.Redis) -> None:
         refused = locks("release", "stock:42", "--yes")
         assert "has no TTL; --missing-ttl gives it one" in refused.err
         assert locks("release", "stock:42", "--missing-ttl", "--dry-run").status == 0
+        assert locks("release", "stock:42", "--missing-ttl", "--fence", "7", "--yes").status == 2
         assert other.pttl("shop:stock:42") == -1
         assert "it has the TTL" in locks("release", "stock:42", "--missing-ttl", "--yes").out
         assert other.pttl("shop:stock:42") > 0
