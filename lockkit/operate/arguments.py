@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
-from lockkit.model.checks import nearest
+from lockkit.model.checks import LONGEST, nearest
 from lockkit.model.names import check_name
 from lockkit.model.settings import DEFAULT_ALIAS
 from lockkit.model.types import UNSET
@@ -56,6 +56,8 @@ def _duration_or_none(text: str) -> float | None:
 def _interval(text: str) -> float:
     if seconds(text) < SHORTEST_INTERVAL:
         raise ValueError(f"the shortest interval is {SHORTEST_INTERVAL} seconds")
+    if seconds(text) > LONGEST:  # time.sleep takes not every number
+        raise ValueError("the longest interval is 366 days")
     return seconds(text)
 
 

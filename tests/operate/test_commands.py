@@ -351,6 +351,7 @@ def test_an_alias_with_wrong_settings_does_not_hide_the_others(memory: LockClien
         (["--limit", "0"], "not a number of 1 or more"),
         (["--limit", "²"], "not a number of 1 or more"),
         (["--watch", "0"], "shortest interval"),
+        (["--watch", "99999999999d"], "longest interval"),
         (["--format", "xml"], "invalid choice"),
         (["--alias", "nope"], "there are: default"),
         (["--no-such-option"], "unrecognized"),
