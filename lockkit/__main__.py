@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NoReturn
 
 import lockkit
@@ -20,7 +21,7 @@ from lockkit.stores.registry import load_store
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status. Usage errors exit with 2 by themselves."""
     words = list(sys.argv[1:] if argv is None else argv)
-    position = words.index("locks") + 1 if "locks" in words else len(words)
+    position = _upto_locks(words)
     options = _store_options()
     parser = _parser(options)
     arguments = parser.parse_args(words[:position])
@@ -36,6 +37,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return url
 
     return _locks(find, arguments.key_prefix, theirs)
+
+
+def _upto_locks(words: Sequence[str]) -> int:
+    """The number of words up to ``locks``. A key prefix may be called so as well."""
+    for number, (before, word) in enumerate(pairwise(["", *words]), 1):
+        if word == "locks" and before not in {"--url", "--key-prefix"}:
+            return number
+    return len(words)
 
 
 class _Parser(argparse.ArgumentParser):

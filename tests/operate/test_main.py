@@ -19,11 +19,12 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/locks.sqlite3"
 
 
-def test_url_and_key_prefix(url: str) -> None:
-    client = lockkit.connect(url, key_prefix="shop")
+@pytest.mark.parametrize("prefix", ["shop", "locks"])
+def test_url_and_key_prefix(url: str, prefix: str) -> None:
+    client = lockkit.connect(url, key_prefix=prefix)
     hold(client, "stock:42")
     client.close()
-    shop = lockkit_process("--url", url, "--key-prefix", "shop", "locks")
+    shop = lockkit_process("--url", url, "--key-prefix", prefix, "locks")
     assert "stock:42" in shop.stdout
     assert lockkit_process("--url", url, "locks").stdout == ""
 
