@@ -31,6 +31,7 @@ from lockkit.model.errors import (
 )
 from lockkit.model.types import UNSET, Unset
 from lockkit.operate.console import Console, Exit, UsageError
+from lockkit.operate.ending import is_main_thread, wait_for
 from lockkit.operate.setting_checks import refuse_within_process
 from lockkit.operate.stores import Stores
 from lockkit.operate.text import printable
@@ -128,7 +129,7 @@ def _give_back(lease: Lease, console: Console) -> bool:
 @contextmanager
 def _standing_by(name: str, words: list[str], console: Console) -> Iterator[_Program]:
     """The program's process, which ends if the lock is not acquired. Both get our signals."""
-    if _is_main_thread() and signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+    if is_main_thread() and signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else nobody could say how it ended
     with _guarded() as (guard, group):
         reading, writing = os.pipe()
@@ -186,13 +187,9 @@ def _say(pipe: IO[bytes], line: object) -> None:
         pipe.write(f"{line}\n".encode())
 
 
-def _is_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
-
-
 def _heard() -> Iterator[int]:
     """The signals to pass on. The program ignores those that the command was told to ignore."""
-    if _is_main_thread():
+    if is_main_thread():
         numbers = [getattr(signal, name) for name in PASSED_ON if hasattr(signal, name)]
         yield from (each for each in numbers if signal.getsignal(each) is not signal.SIG_IGN)
 
@@ -214,7 +211,7 @@ class _Program:
         """Start the program, wait for its end, and return its exit status."""
         self._runs = True
         _say(self._pipe, fence)
-        killed = self._wait()
+        killed = wait_for(self.child)
         self._ended.set()
         if killed or self.is_lost:
             self._end_group()
@@ -253,14 +250,6 @@ class _Program:
         if self._runs:
             self.child.terminate()  # does nothing to one that has ended
         self.child.wait()
-
-    def _wait(self) -> bool:
-        """Until the program has ended; whether by a signal. It is not reaped yet, where the system
-        can do that: as long as others of its group run, the lease's owner counts as alive."""
-        if not hasattr(os, "waitid"):
-            return self.child.wait() < 0
-        ended = os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOWAIT)
-        return ended is not None and ended.si_code != os.CLD_EXITED
 
     def _signal(self, number: int) -> None:
         """To the program, and to what it has started."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pty
 import signal
@@ -361,6 +362,19 @@ def test_ctrl_c_at_a_terminal_reaches_the_program_once(url: str) -> None:
         assert process.stdout.read() == ""
     os.close(ours)
     os.close(theirs)
+
+
+def test_a_signal_that_another_thread_gets_reaches_the_program(url: str) -> None:
+    """The system gives it to any, such as while the main thread has one already."""
+    with start("run", "job", *python(READY + "import signal; signal.pause()"), url=url) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        threads = Path(f"/proc/{process.pid}/task")
+        until(lambda: len(os.listdir(threads)) > 1)
+        other = max(map(int, os.listdir(threads)))
+        assert other != process.pid
+        assert ctypes.CDLL(None).tgkill(process.pid, other, signal.SIGTERM) == 0
+        assert process.wait(10) == 143
 
 
 def test_max_hold_ends_a_program_that_takes_too_long(url: str) -> None:
