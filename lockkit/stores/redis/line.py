@@ -22,6 +22,8 @@ BUFFER = 65536
 SETTLED_WITHIN = 1.0
 """Seconds that a close waits for the replies to what was sent."""
 
+BROKEN = "the connection to the Redis server broke before its reply"
+
 
 class Line(asyncio.BufferedProtocol):
     """One connection that redis-py has made: requests out, replies in, in one order.
@@ -58,6 +60,9 @@ class Line(asyncio.BufferedProtocol):
         a system call for each would cost as much as all the rest.
         """
         future = self._loop.create_future()
+        if self._is_over:  # since the task that asks was woken: nobody would look for its reply
+            future.set_exception(OutcomeUnknown(BROKEN))
+            return future
         try:
             self._owed.append((future, replies, now()))
             if self._timer is None:
@@ -120,8 +125,7 @@ class Line(asyncio.BufferedProtocol):
             raise
 
     def connection_lost(self, error: Exception | None) -> None:
-        text = "the connection to the Redis server broke before its reply"
-        self._over(text, error or ConnectionError("closed by the server"))
+        self._over(BROKEN, error or ConnectionError("closed by the server"))
 
     def _take(self, reply: Any) -> None:
         if not self._owed:
