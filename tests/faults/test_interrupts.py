@@ -217,6 +217,39 @@ def test_a_wait(url: str, locks: LockClient, other: LockClient, works: Works) ->
     nothing_is_held(other, locks)
 
 
+@on_one
+def test_a_wait_that_subscribes(
+    url: str, locks: LockClient, other: LockClient, elsewhere: ThreadPoolExecutor
+) -> None:
+    """The first one of a client, which can wait again afterwards."""
+    clients: list[LockClient] = []
+    places: list[str] = []
+    holder = other.lock("held").acquire()
+
+    def step(at: int) -> Callable[[], object]:
+        client = lockkit.connect(url, ttl=TTL, max_hold=None)
+        client.lock(f"s{at}").acquire().release()  # connects
+        clients.append(client)
+
+        def wait() -> None:
+            with pytest.raises(lockkit.AcquireTimeout):
+                client.lock("held").acquire(10 * MOMENT)
+
+        return wait
+
+    def works(where: str) -> None:
+        places.append(where)
+        for client in clients:
+            Works(client, elsewhere).hands_on(where)
+            client.close()
+        clients.clear()
+
+    assert interrupted_everywhere(step, works, "/redis/wire.py") > 20
+    assert any("RedisWire._subscribe" in where for where in places)
+    assert holder.release()
+    nothing_is_held(other, locks)
+
+
 def test_a_wait_in_vain(url: str, locks: LockClient, other: LockClient, works: Works) -> None:
     """Those who have given up leave the queue, and are not waited for until they count as dead."""
     holders: list[Lease] = []

@@ -110,6 +110,9 @@ class AsyncRedisWire:
         line = await connected(connection)
         try:
             checked(await line.ask(inbox.subscribe, ALONE))
+            line.hear, line.on_end = inbox.hear, partial(self._broke, line)
+            pulse = Pulse(connection)
+            inbox.have_all_ask()
         except BackendError as error:
             line.abort()
             if not isinstance(error.__cause__, NoPermissionError):
@@ -119,9 +122,7 @@ class AsyncRedisWire:
         except BaseException:  # cancelled: nobody else knows of it
             line.abort()
             raise
-        line.hear, line.on_end = inbox.hear, partial(self._broke, line)
-        self._mail = line
-        inbox.opened(Pulse(connection))
+        self._mail, inbox.pulse = line, pulse
 
     def _broke(self, line: Line) -> None:
         if self._mail is not line:

@@ -137,17 +137,13 @@ class Inbox:
             slot.message = message
             slot.set()
 
-    def opened(self, pulse: Pulse) -> None:
-        """There is a subscription."""
-        self.have_all_ask()  # first: interrupted in between, the next one makes it anew
-        self.pulse = pulse
-
     def forbid(self) -> None:
         """There will be none any more."""
         self.is_forbidden = True
         self.have_all_ask()
 
     def have_all_ask(self) -> None:
+        """Before a new subscription is noted, for one: a message may have been missed."""
         self._epoch += 1
         for slot in list(self._slots.values()):
             slot.set()

@@ -203,11 +203,13 @@ class RedisWire:
                 raise from_reply(said) from said
             self._inbox.forbid()
             return
+        pulse = Pulse(connection)
+        self._inbox.have_all_ask()
         if self._connection is not None:  # the handler of a signal has opened one meanwhile
             connection.disconnect()
             return
-        self._replies, self._connection = replies, connection
-        self._inbox.opened(Pulse(connection))
+        # Nothing is called in between, so an interrupt comes before all of it or after.
+        self._inbox.pulse, self._replies, self._connection = pulse, replies, connection
 
     def _say_subscribe(self, connection: Connection) -> None:
         connection._sock.sendall(self._inbox.subscribe)
