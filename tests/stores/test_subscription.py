@@ -12,6 +12,8 @@ import pytest
 from garbage import collected
 
 from lockkit.model.clock import now
+from lockkit.stores.redis.aio_wire import AsyncRedisWire
+from lockkit.stores.redis.wire import RedisWire
 from lockkit.testing.blocking import AnyClient, Api, BlockingClient, connect
 from lockkit.testing.conformance.base import eventually, queued
 from lockkit.testing.proxy import FaultProxy
@@ -116,6 +118,23 @@ def test_waiters_ask_seldom_while_each_subscription_breaks_at_once(scene: Scene)
         elapsed = now() - started
         assert killed <= _tries(elapsed)
         assert len(scene.asked) - before <= WAITERS * 2 * _tries(elapsed)
+    _all_granted(waiting)
+
+
+def test_whoever_has_listened_in_vain_queues_all_the_same(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The subscription is lost again before they queue. Another one is made while they wait."""
+
+    async def lost_at_once(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(RedisWire, "listen", lambda *_: None)
+    monkeypatch.setattr(AsyncRedisWire, "listen", lost_at_once)
+    with scene.near.lock(NAME).acquire():
+        waiting = scene.wait()
+        eventually(lambda: scene.subscriptions == 1)
+        assert not any(future.done() for future in waiting)
     _all_granted(waiting)
 
 

@@ -125,9 +125,12 @@ class AsyncRedisWire:
         self._mail, inbox.pulse = line, pulse
 
     def _broke(self, line: Line) -> None:
-        if self._mail is not line:
-            return
-        self._mail = self._inbox.pulse = None
+        if self._mail is line:
+            self._mail = self._inbox.pulse = None
+            self._open_again()
+
+    def _open_again(self) -> None:
+        """For those who wait already: they do not ask for it."""
         if self._inbox.is_awaited and not self._inbox.is_forbidden and self._listening is None:
             self._listening = asyncio.create_task(self._resubscribe(), name="lockkit-listen")
             self._listening.add_done_callback(self._listened)
@@ -149,11 +152,12 @@ class AsyncRedisWire:
                 inbox.have_all_ask()
 
     def _look_after(self) -> None:
-        """Each that comes to wait does so: nothing else hears that a subscription is silent."""
+        """Each that comes to wait does so: nothing else hears that a subscription is silent, or
+        that it was lost before anybody waited."""
         line, pulse = self._mail, self._inbox.pulse
         if line is None or pulse is None:
-            return
-        if pulse.is_dead:
+            self._open_again()
+        elif pulse.is_dead:
             line.abort()
         elif pulse.is_due:
             pulse.asked()

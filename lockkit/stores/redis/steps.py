@@ -114,11 +114,11 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
 
         return AsyncRedisWire(self._maker(self._settings, redis.asyncio.ConnectionPool), self.inbox)
 
-    def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
+    def acquire(self, request: Request, has_listened: bool = False) -> Step[Grant | Busy | Gone]:
         if (late := self._late(request)) is not None:
             yield from self._keep(late)
         try:
-            command = self._attempt(request)
+            command = self._queueing(request) if has_listened else self._attempt(request)
             if self._replicas:
                 (reply,) = yield from self._confirmed([command])
             else:
@@ -131,7 +131,7 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
             raise
         answer = self.answered(request, reply)
         if type(answer) is Busy and not answer.full and (yield from self.listen(request)):
-            return (yield from self.acquire(request))
+            return (yield from self.acquire(request, has_listened=True))
         return answer
 
     def _attempt(self, request: Request) -> Command:
@@ -144,6 +144,14 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
         if mode is ENQUEUE:
             inbox.expect(request.token)
         return self._language.acquire(request, mode, channel)
+
+    def _queueing(self, request: Request) -> Command:
+        """By somebody who has listened, also if the subscription is lost again: the wire makes
+        another one while it waits, and its next poll names the channel."""
+        if self.inbox.pulse is not None:
+            return self._attempt(request)
+        self.inbox.expect(request.token)
+        return self._language.acquire(request, ENQUEUE, NO_CHANNEL)
 
     def answered(self, request: Request, reply: int | bytes) -> Grant | Busy | Gone:
         if type(reply) is int:  # the fence: most often
