@@ -35,6 +35,7 @@ from lockkit.testing.servers import RedisServer
 NAME = "stock:42"
 LONG = 30.0
 CANCELLED = 100
+OTHERS = 50
 SEED = 7
 
 
@@ -400,6 +401,55 @@ async def test_tasks_wait_for_one_another(redis_url: str) -> None:
     assert _open_transports() <= before
 
 
+async def test_who_waits_is_heard_while_others_lock_other_names(
+    aclient: AsyncRedis, locks: lockkit.LockClient
+) -> None:
+    """Each acquire that ends looks whether anybody still needs the subscription."""
+    first, second = (aclient.lock(NAME, timeout=LONG) for _ in range(2))
+    assert await first.acquire()
+    before = await _subscribed(aclient)
+    waiting = asyncio.create_task(second.acquire(blocking_timeout=SOON))
+
+    async def lock_another(number: int) -> None:
+        while not waiting.done():
+            async with aclient.lock(f"other:{number}", timeout=LONG):
+                pass
+
+    others = [asyncio.create_task(lock_another(number)) for number in range(OTHERS)]
+    deadline = time.monotonic() + SOON
+    while not (waiting.done() or _waiters(locks)):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+    await first.release()
+    assert await waiting
+    await asyncio.gather(*others)
+    await second.release()
+    assert await _subscribed(aclient) - before <= 3
+
+
+async def test_cancelling_who_subscribes_leaves_no_subscription(
+    aclient: AsyncRedis, redis_server: RedisServer
+) -> None:
+    others = {*await aclient.pubsub_channels()}
+    holder = aclient.lock(NAME, timeout=LONG)
+    assert await holder.acquire()
+    with FaultProxy("127.0.0.1", redis_server.port) as proxy:
+        far = AsyncRedis.from_url(f"redis://127.0.0.1:{proxy.port}/0", socket_timeout=10)
+        fault = proxy.delay_requests(matching=b"SUBSCRIBE")
+        waiting = asyncio.create_task(far.lock(NAME, timeout=LONG).acquire())
+        assert await asyncio.to_thread(fault.arrived.wait, SOON)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        fault.release()
+        assert await asyncio.to_thread(fault.happened.wait, SOON)
+        deadline = time.monotonic() + SOON
+        while {*await aclient.pubsub_channels()} - others:
+            assert time.monotonic() < deadline
+        await far.aclose()
+    await holder.release()
+
+
 def test_threads_wait_for_one_another(client: Redis) -> None:
     counter = {"value": 0}
 
@@ -466,6 +516,12 @@ def _client_that_tries_again(port: int) -> redis.Redis:
 def _open_transports() -> set[int]:
     found = [each for each in gc.get_objects() if type(each).__name__.endswith("SocketTransport")]
     return {id(each) for each in found if not each.is_closing()}
+
+
+async def _subscribed(client: AsyncRedis) -> int:
+    """How often anybody has."""
+    stats = await client.info("commandstats")
+    return int(stats.get("cmdstat_subscribe", {"calls": 0})["calls"])
 
 
 def _waiters(locks: lockkit.LockClient) -> int:

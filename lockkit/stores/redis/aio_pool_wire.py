@@ -11,7 +11,7 @@ from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
-from lockkit.engine.effects import Exchange
+from lockkit.engine.effects import Exchange, Listen
 from lockkit.stores.redis.aio_wire import AsyncRedisWire
 from lockkit.stores.redis.connections import ANY_COMMAND, translate_io_error
 from lockkit.stores.redis.failures import checked, not_connected
@@ -27,6 +27,10 @@ class AsyncPoolWire(AsyncRedisWire):
         make.arguments["socket_timeout"] = make.arguments.get("socket_timeout") or SOCKET_TIMEOUT
         super().__init__(make, inbox)
         self._pool = pool
+
+    def _start(self) -> None:
+        super()._start()
+        self._asking = 0  #: for the subscription; whoever has it waits in the same turn of the loop
 
     async def exchange(self, effect: Exchange) -> Any:
         payload = effect.payload
@@ -49,13 +53,24 @@ class AsyncPoolWire(AsyncRedisWire):
         finally:
             await self._pool.release(connection)
 
+    async def listen(self, effect: Listen) -> None:
+        self._asking += 1
+        try:
+            await super().listen(effect)
+        finally:
+            self._asking -= 1
+
     async def hang_up(self) -> None:
-        """End the subscription if nobody waits, and none is being made."""
-        line = self._mail
-        if line is None or self._inbox.is_awaited or self._listening is not None:
+        """End the subscription, or what makes one, unless somebody waits or asks for it."""
+        line, listening = self._mail, self._listening
+        if (line is None and listening is None) or self._asking or self._inbox.is_awaited:
             return
-        self._mail = self._inbox.pulse = None
-        line.abort()
+        self._mail = self._listening = self._inbox.pulse = None
+        if line is not None:
+            line.abort()
+        if listening is not None:
+            listening.cancel()
+            await asyncio.wait([listening])
         await asyncio.sleep(0)  # in which the loop closes its socket
 
 

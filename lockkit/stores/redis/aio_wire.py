@@ -99,7 +99,8 @@ class AsyncRedisWire:
         _heard(task)
 
     def _listened(self, task: asyncio.Task[None]) -> None:
-        self._listening = None
+        if self._listening is task:
+            self._listening = None
         _heard(task)
 
     async def _subscribe(self) -> None:
