@@ -14,7 +14,7 @@ from redis.exceptions import RedisError, ResponseError
 from lockkit.engine.effects import Exchange, Listen
 from lockkit.stores.redis.aio_wire import AsyncRedisWire
 from lockkit.stores.redis.connections import ANY_COMMAND, translate_io_error
-from lockkit.stores.redis.failures import checked, not_connected
+from lockkit.stores.redis.failures import checked, is_demoted, not_connected
 from lockkit.stores.redis.settings import SOCKET_TIMEOUT, Connection, Maker
 from lockkit.stores.redis.subscription import Inbox
 
@@ -45,7 +45,11 @@ class AsyncPoolWire(AsyncRedisWire):
             raise not_connected(error, self._pool.connection_kwargs) from error
         try:
             await connection.send_packed_command(b"".join(packed), check_health=False)
-            return [await _read(connection) for _ in packed]
+            replies = [await _read(connection) for _ in packed]
+            if is_demoted(replies):  # as in ``aio_wire``
+                await connection.disconnect(nowait=True)
+                self._end_mail()
+            return replies
         except BaseException as error:  # its reply would be taken for that of another
             await connection.disconnect(nowait=True)
             translate_io_error(error)

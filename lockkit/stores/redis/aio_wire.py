@@ -14,10 +14,10 @@ from typing import Any
 from redis.exceptions import NoPermissionError
 
 from lockkit.engine.effects import Exchange, Listen, Park
-from lockkit.model.errors import BackendError, OutcomeUnknown
+from lockkit.model.errors import BackendError, BackendUnavailable, OutcomeUnknown
 from lockkit.runtime import process
 from lockkit.runtime.aio_wires import park_task
-from lockkit.stores.redis.failures import anew, checked
+from lockkit.stores.redis.failures import anew, checked, is_demoted
 from lockkit.stores.redis.line import Line, connected
 from lockkit.stores.redis.pulse import Pulse
 from lockkit.stores.redis.resp import ALONE
@@ -51,10 +51,20 @@ class AsyncRedisWire:
         if line is None or line.is_over:
             line = await self._connected()
         payload = effect.payload
-        if type(payload) is bytes:
-            return checked(await line.ask(payload, ALONE))
-        replies = await line.ask(b"".join(payload), len(payload))
-        return [checked(reply) for reply in replies]
+        try:
+            if type(payload) is bytes:
+                return checked(await line.ask(payload, ALONE))
+            replies = await line.ask(b"".join(payload), len(payload))
+            return [checked(reply) for reply in replies]
+        except BackendUnavailable as error:
+            if is_demoted(error.__cause__):  # another server may have its address by now
+                line.abort()
+                self._end_mail()
+            raise
+
+    def _end_mail(self) -> None:
+        if self._mail is not None:
+            self._mail.abort()
 
     async def park(self, effect: Park) -> None:
         self._look_after()

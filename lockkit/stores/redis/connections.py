@@ -187,8 +187,10 @@ def _replies(connection: Connection, data: bytes, count: int) -> list[Any]:
     found = whole(replies, connection, data)
     while len(found) < count:
         found += whole(replies, connection)
-    if is_managed(connection) and is_demoted(found):
-        raise ConnectionError("the server is not the master any more")
+    if is_demoted(found):
+        if is_managed(connection):
+            raise ConnectionError("the server is not the master any more")
+        connection.disconnect()  # another server may have its address by now
     return found
 
 

@@ -17,10 +17,10 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from lockkit.engine.effects import Exchange, Listen, Park, Signal
 from lockkit.model.clock import now
-from lockkit.model.errors import BackendError
+from lockkit.model.errors import BackendError, BackendUnavailable
 from lockkit.runtime import native, process
 from lockkit.stores.redis.connections import Connections, connect, exchange, whole
-from lockkit.stores.redis.failures import anew, bare, from_reply, lost_on_the_way
+from lockkit.stores.redis.failures import anew, bare, from_reply, is_demoted, lost_on_the_way
 from lockkit.stores.redis.pulse import Pulse
 from lockkit.stores.redis.resp import Replies
 from lockkit.stores.redis.settings import Connection
@@ -48,7 +48,12 @@ class RedisWire:
         self._failure: BackendError | None = None  #: of the last attempt to subscribe that failed
 
     def exchange(self, effect: Exchange) -> Any:
-        return exchange(self._connections, effect.payload)
+        try:
+            return exchange(self._connections, effect.payload)
+        except BackendUnavailable as error:
+            if is_demoted(error.__cause__):  # another server may have its address by now
+                self._leave()
+            raise
 
     def listen(self, _: Listen) -> None:
         before = self._failure
@@ -79,10 +84,15 @@ class RedisWire:
 
     def close(self) -> None:
         """Whoever still waits, or comes later, asks the store again and again."""
-        with self._opening:
+        with self._opening:  # nobody subscribes after this
             self._inbox.forbid()
-            if self._connection is not None:
-                _end(self._connection)
+        self._leave()
+
+    def _leave(self) -> None:
+        """Close what is idle, and the subscription, which its reader closes if it has one."""
+        connection = self._connection
+        if connection is not None:
+            _end(connection)
         self._hang_up()
         self._connections.close()
 
@@ -146,7 +156,7 @@ class RedisWire:
             return
 
     def _hang_up(self) -> None:
-        """Close the connection of a closed client, unless somebody reads it, who then does so."""
+        """Close the subscription, unless somebody reads it, who then does so."""
         with self._choosing:
             if self._is_led:
                 return
@@ -218,5 +228,5 @@ class RedisWire:
 def _end(connection: Connection) -> None:
     """Have its reader hear that it is over. To close it under a reader is a race: its number may be
     that of another file by the time of that read."""
-    with suppress(OSError, AttributeError):  # it may just have broken by itself
+    with suppress(OSError, AttributeError, TypeError):  # it may just have broken, or been closed
         socket.socket.shutdown(connection._sock, socket.SHUT_RDWR)

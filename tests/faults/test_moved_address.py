@@ -1,0 +1,118 @@
+"""An operator makes another server the primary, and has the address lead to it. The former primary
+keeps the connections that it has, and refuses to write."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import pytest
+import redis
+import redis.asyncio
+from redis.exceptions import ReadOnlyError
+
+import lockkit
+from lockkit.compat.redis import AsyncRedis
+from lockkit.testing.blocking import AnyClient, Api, connect
+from lockkit.testing.conformance.base import SOON, eventually, queued
+from lockkit.testing.proxy import FaultProxy
+from lockkit.testing.servers import RedisServer
+
+NAME = "stock:42"
+TTL = 30.0
+HANDED = "lockkit.stores.redis.handed.HandedStore"
+
+CLIENTS: dict[str, tuple[Api, Any]] = {
+    "threads": ("sync", None),
+    "tasks": ("async", None),
+    "threads, handed over": ("sync", redis.Redis),
+    "tasks, handed over": ("async", redis.asyncio.Redis),
+    "tasks, over a blocking one": ("async", redis.Redis),
+}
+
+
+class Address(FaultProxy):
+    """New connections lead to what ``target`` is then."""
+
+    def _serve(self, client: socket.socket, target: tuple[str, int | None]) -> None:
+        super()._serve(client, self.target)
+
+
+class Scene(NamedTuple):
+    first: RedisServer
+    second: RedisServer
+    address: Address
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.address.port}/0"
+
+    def move(self) -> None:
+        """The first is told to follow a server that is not there: it only refuses to write."""
+        with self.first.client() as admin:
+            admin.execute_command("REPLICAOF", "127.0.0.1", "1")
+        self.address.target = "127.0.0.1", self.second.port
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    with (
+        RedisServer() as first,
+        RedisServer() as second,
+        Address("127.0.0.1", first.port) as address,
+    ):
+        yield Scene(first, second, address)
+
+
+@pytest.fixture(params=CLIENTS.values(), ids=CLIENTS)
+def client(request: pytest.FixtureRequest, scene: Scene) -> Iterator[AnyClient]:
+    api, driver = request.param
+    with ExitStack() as stack:
+        if driver is None:
+            made = connect(api, scene.url, ttl=TTL)
+        else:
+            given = driver.from_url(scene.url, socket_timeout=10)
+            if driver is redis.Redis:
+                stack.callback(given.connection_pool.disconnect)
+            made = connect(api, "redis://", ttl=TTL, backend=HANDED, options={"client": given})
+        stack.callback(getattr(made, "stop", made.close))
+        yield made
+
+
+def subscriptions(server: RedisServer) -> int:
+    with server.client() as admin:
+        return len(admin.client_list(_type="pubsub"))
+
+
+def test_locks_follow_it(scene: Scene, client: AnyClient) -> None:
+    with client.lock(NAME).acquire(), pytest.raises(lockkit.AcquireTimeout):
+        client.lock(NAME).acquire(timeout=0.2)
+    assert subscriptions(scene.first) == 1
+    scene.move()
+    with pytest.raises(lockkit.BackendUnavailable, match="READONLY"):
+        client.lock(NAME).acquire()
+    client.lock(NAME).acquire().release()
+    with lockkit.connect(scene.second.url, ttl=TTL) as other, ThreadPoolExecutor(1) as threads:
+        holder = other.lock(NAME).acquire()
+        waiting = threads.submit(client.lock(NAME, timeout=SOON).acquire)
+        queued(other, NAME, 1)
+        assert subscriptions(scene.second) == 1
+        eventually(lambda: subscriptions(scene.first) == 0)
+        assert holder.release()
+        assert waiting.result().release()
+
+
+async def test_a_drop_in_follows_it(scene: Scene) -> None:
+    given = AsyncRedis.from_url(scene.url, socket_timeout=10)
+    lock = given.lock(NAME, timeout=TTL)
+    async with lock:
+        pass
+    scene.move()
+    with pytest.raises(ReadOnlyError):
+        await lock.acquire()
+    async with lock:
+        pass
+    await given.aclose()
