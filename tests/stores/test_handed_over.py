@@ -119,6 +119,22 @@ async def test_a_client_under_asyncio(redis_url: str, is_native: bool) -> None:
         _still_usable(client)
 
 
+async def test_a_client_of_asyncio_greets_as_its_user_says(redis_url: str) -> None:
+    """It may authenticate by a token, or choose the database."""
+
+    async def greet(connection: Any) -> None:
+        await connection.on_connect()
+        await connection.send_command("SELECT", 1)
+        await connection.read_response()
+
+    client = redis.asyncio.Redis.from_url(redis_url, socket_timeout=10, redis_connect_func=greet)
+    with lockkit.connect(f"{redis_url.removesuffix('0')}1") as others:
+        async with aio.connect(client=client) as locks, locks.lock("stock:42"):
+            assert others.lock("stock:42").try_acquire() is None
+        assert others.lock("stock:42").acquire().release()
+    await client.aclose()
+
+
 def test_a_client_of_asyncio_is_for_asyncio(redis_url: str) -> None:
     client = redis.asyncio.Redis.from_url(redis_url)
     with pytest.raises(lockkit.ConfigurationError, match=r"lockkit\.aio\.connect"):

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from inspect import isawaitable
 from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
@@ -180,7 +181,7 @@ class Line(asyncio.BufferedProtocol):
 
 async def connected(connection: Connection) -> Line:
     """Raises BackendUnavailable or StoreRefused."""
-    connection.redis_connect_func = _greet
+    connection.redis_connect_func = partial(_greet, connection.redis_connect_func)
     try:
         await connection.connect()
         return Line(connection)
@@ -192,8 +193,9 @@ async def connected(connection: Connection) -> Line:
         raise
 
 
-async def _greet(connection: Connection) -> None:
-    """As redis-py does, but what it sends goes out in one piece.
+async def _greet(theirs: Callable[[Connection], Any] | None, connection: Connection) -> None:
+    """As redis-py does, but what it sends goes out in one piece. ``theirs``: what the user of a
+    client that was handed over does in the place of redis-py.
 
     ``writelines`` of a transport that the other side has just closed leaves its file descriptor
     with the event loop, on CPython 3.12 and 3.13 (gh-136234): the next connection that gets the
@@ -201,7 +203,10 @@ async def _greet(connection: Connection) -> None:
     """
     transport = connection._writer.transport
     connection._writer.writelines = partial(_write_joined, transport)
-    await connection.on_connect()
+    if theirs is None:
+        await connection.on_connect()
+    elif isawaitable(greeted := theirs(connection)):
+        await greeted
     if is_managed(connection):
         await connection.send_command("ROLE", check_health=False)
         with suppress(ResponseError):
