@@ -12,6 +12,7 @@ import pytest
 from garbage import collected
 
 from lockkit.model.clock import now
+from lockkit.model.errors import AcquireTimeout, BackendUnavailable
 from lockkit.stores.redis.aio_wire import AsyncRedisWire
 from lockkit.stores.redis.wire import RedisWire
 from lockkit.testing.blocking import AnyClient, Api, BlockingClient, connect
@@ -106,6 +107,20 @@ def test_waiters_ask_seldom_while_no_subscription_can_be_had(scene: Scene) -> No
         scene.proxy.refuse(False)
         eventually(lambda: scene.subscriptions == 1)
         _ask_seldom(scene)
+    _all_granted(waiting)
+
+
+def test_a_newcomer_keeps_its_timeout_while_no_subscription_can_be_had(scene: Scene) -> None:
+    with scene.near.lock(NAME).acquire(), ThreadPoolExecutor(1) as threads:
+        waiting = scene.wait()
+        scene.proxy.refuse()
+        before = len(scene.asked)
+        scene.kill()
+        eventually(lambda: len(scene.asked) >= before + WAITERS)
+        newcomer = threads.submit(lambda: scene.far.lock(NAME, timeout=0.5).acquire())
+        error = newcomer.exception(SECONDS * 5)
+        assert isinstance(error, AcquireTimeout | BackendUnavailable)
+        scene.proxy.refuse(False)
     _all_granted(waiting)
 
 

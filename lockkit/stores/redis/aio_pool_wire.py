@@ -70,6 +70,7 @@ class AsyncPoolWire(AsyncRedisWire):
         if (line is None and listening is None) or self._asking or self._inbox.is_awaited:
             return
         self._mail = self._listening = self._inbox.pulse = None
+        self._is_repeated = False
         if line is not None:
             line.abort()
         if listening is not None:

@@ -40,6 +40,7 @@ class AsyncRedisWire:
         self._connecting: asyncio.Task[Line] | None = None
         self._mail: Line | None = None  #: of the subscription
         self._listening: asyncio.Task[None] | None = None
+        self._is_repeated = False  #: until it has one, for those who wait already
 
     def _start_anew(self) -> None:
         """In a forked child: the sockets are its parent's, to be neither used nor shut down."""
@@ -74,6 +75,8 @@ class AsyncRedisWire:
         if self._listening is None:
             self._listening = asyncio.create_task(self._subscribe(), name="lockkit-listen")
             self._listening.add_done_callback(self._listened)
+        elif self._is_repeated:  # perhaps for longer than this one has time
+            return
         await _joined(self._listening)
 
     async def close(self) -> None:
@@ -110,7 +113,7 @@ class AsyncRedisWire:
 
     def _listened(self, task: asyncio.Task[None]) -> None:
         if self._listening is task:
-            self._listening = None
+            self._listening, self._is_repeated = None, False
         _heard(task)
 
     async def _subscribe(self) -> None:
@@ -145,6 +148,7 @@ class AsyncRedisWire:
         if self._inbox.is_awaited and not self._inbox.is_forbidden and self._listening is None:
             self._listening = asyncio.create_task(self._resubscribe(), name="lockkit-listen")
             self._listening.add_done_callback(self._listened)
+            self._is_repeated = True
 
     async def _resubscribe(self) -> None:
         """As long as somebody waits: whoever comes when nobody does subscribes anew.
