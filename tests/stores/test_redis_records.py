@@ -381,7 +381,7 @@ def test_who_waited_in_vain_looks_once_more(
                 assert drive(orders.settle(first, MADE), store, locks) is None
             return found
 
-    second = drive(orders.admit(order), EndsMeanwhile.of(locks), locks)
+    second = drive(orders.admit(order), EndsMeanwhile(locks), locks)
     assert isinstance(second, Replay)
     give_back(first.lease)
 

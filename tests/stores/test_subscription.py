@@ -60,6 +60,8 @@ class Scene(NamedTuple):
 def scene(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator[Scene]:
     api: Api = request.param
     redis_server.flush()
+    with redis_server.client() as admin:
+        admin.client_kill_filter(_type="pubsub")  # clients of other tests, which nobody has closed
     asked: list[float] = []
 
     def note(data: bytes) -> None:
