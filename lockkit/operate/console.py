@@ -18,7 +18,7 @@ class Exit(IntEnum):
     OK = 0
     ERROR = 1  #: it could not be done, or was declined
     USAGE = 2
-    STUCK = 3  #: ``--fail-on-stuck`` found something, even if another store is down
+    STUCK = 3  #: ``--fail-on-stuck`` found something, even if another store is down; or ``prune``
     STORE_DOWN = 69  #: sysexits' EX_UNAVAILABLE: at least one store did not answer
     NOT_ACQUIRED = 75  #: sysexits' EX_TEMPFAIL: ``run`` did not get the lock
     INTERRUPTED = 130

@@ -91,12 +91,14 @@ def _repair(tables: Mapping[str, RecordTable], order: str, console: Console) -> 
 
 
 def _prune(name: str, table: RecordTable, batch: int, console: Console) -> Exit:
-    """If a database fails, the number of records deleted before is shown as well."""
+    """If a database fails, the number of records deleted before is shown as well; then that is how
+    it ends, else by what cannot be read."""
     deleted, ending = 0, Exit.OK
     try:
         for count in table.prune(batch):
             deleted += count
         for key in table.unreadable():
+            ending = Exit.STUCK
             console.complain(
                 f"database {escape(name)}: the record of order:{escape(key)} {_remedy(name, key)}"
             )

@@ -146,7 +146,8 @@ class request_blocks_suspended:  # noqa: N801  for ``with``
                     f"the view asks for its lock inside a transaction (ATOMIC_REQUESTS) on the "
                     f"database {connection.alias!r} with {contents}: put the decorator above what "
                     f"made that, such as on the view itself instead of its method, or let the view "
-                    f"be @transaction.non_atomic_requests(using={connection.alias!r})"
+                    f"be @transaction.non_atomic_requests(using={connection.alias!r}); if another "
+                    f"lock_view made it, name both locks in that one"
                 )
         for _, block in self._blocks:
             block.__exit__(None, None, None)

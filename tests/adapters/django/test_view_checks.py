@@ -12,7 +12,7 @@ import pytest
 from django.conf.urls.i18n import i18n_patterns
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
-from django.test import override_settings
+from django.test import Client, override_settings
 from django.urls import include, path, re_path
 from django.utils.decorators import method_decorator
 from django.views import View
@@ -22,6 +22,7 @@ from rest_framework.routers import SimpleRouter
 from rest_framework.viewsets import ViewSet
 from system_checks import shown_until_silenced
 
+from lockkit.model.errors import ConfigurationError
 from lockkit_django import lock_view
 from lockkit_django.orders import idempotent
 from lockkit_django.orders.checks import check_paths
@@ -118,6 +119,32 @@ def test_an_order_inside_a_lock_that_the_decorator_does_not_see() -> None:
         with routed(path("orders", wrong)):
             assert shown_until_silenced("lockkit.E007")
     for right in (OnMethod.as_view(), Orders.as_view(), idempotent(OnMethod.as_view())):
+        assert found(path("orders", right)) == []
+
+
+class Plain(View):
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+def by_method_decorator(*decorators: Any) -> Iterator[Any]:
+    """In each way to write it; the first of them is the outer one."""
+    for name in ("post", "dispatch"):
+        cls: Any = type("Listed", (Plain,), {})
+        yield method_decorator(decorators, name=name)(cls).as_view()
+        cls = type("Lined", (Plain,), {})
+        for each in reversed(decorators):
+            cls = method_decorator(each, name=name)(cls)
+        yield cls.as_view()
+
+
+def test_an_order_inside_a_lock_by_method_decorator() -> None:
+    """The wrong order is found at the first request."""
+    lock, headers = lock_view("stock"), {"Idempotency-Key": "A-1"}
+    for wrong in by_method_decorator(lock, idempotent):
+        with routed(path("orders", wrong)), pytest.raises(ConfigurationError, match="lock_view"):
+            Client().post("/orders", headers=headers)
+    for right in (*by_method_decorator(idempotent, lock), *by_method_decorator(idempotent)):
         assert found(path("orders", right)) == []
 
 

@@ -21,9 +21,15 @@ from lockkit_django.orders.table import OrderTable
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def prune(*argv: str, **options: Any) -> tuple[str, str]:
+def prune(*argv: str, status: int = 0, **options: Any) -> tuple[str, str]:
     out, err = io.StringIO(), io.StringIO()
-    call_command("locks", "prune", *argv, stdout=out, stderr=err, **options)
+    options.update(stdout=out, stderr=err)
+    if status == 0:
+        call_command("locks", "prune", *argv, **options)
+    else:
+        with pytest.raises(CommandError) as ended:
+            call_command("locks", "prune", *argv, **options)
+        assert ended.value.returncode == status
     return out.getvalue(), err.getvalue()
 
 
@@ -103,9 +109,10 @@ def test_with_wrong_settings_of_orders_the_locks_are_shown(wrong: dict[str, obje
         locks["default"].lock("stock:42").acquire(),
     ):
         assert "stock:42" in listing()
-        with pytest.raises(CommandError) as refused:
-            prune()
-    assert refused.value.returncode == 1
+        _, err = prune(status=1)
+    (line,) = err.splitlines()
+    assert "locks: LOCKKIT_ORDERS" in line
+    assert next(iter(wrong)) in line
 
 
 @pytest.mark.parametrize("argv", [["--database", "nope"], ["--batch", "x"]])
@@ -160,7 +167,7 @@ def test_a_record_that_cannot_be_read(column: str, value: object) -> None:
     found = OrderTable("default").find("a" * 64, fresh=True)
     assert found is not None
     assert is_damaged(found)
-    out, err = prune()
+    out, err = prune(status=3)
     assert out == "default: 0 expired order records deleted\n"
     advice = f"locks prune --database default --unreadable order:{'a' * 64}"
     assert advice in err
@@ -202,4 +209,4 @@ def test_texts_that_cannot_be_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def unreadable() -> list[str]:
     """The keys that ``prune`` tells of, in the order of the table."""
-    return [line.rpartition(" --unreadable order:")[2] for line in prune()[1].splitlines()]
+    return [line.rpartition(" --unreadable order:")[2] for line in prune(status=3)[1].splitlines()]
