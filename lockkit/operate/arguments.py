@@ -56,7 +56,7 @@ def _duration_or_none(text: str) -> float | None:
 def _interval(text: str) -> float:
     if seconds(text) < SHORTEST_INTERVAL:
         raise ValueError(f"the shortest interval is {SHORTEST_INTERVAL} seconds")
-    if seconds(text) > LONGEST:  # time.sleep takes not every number
+    if seconds(text) > LONGEST:  # time.sleep does not take every number
         raise ValueError("the longest interval is 366 days")
     return seconds(text)
 

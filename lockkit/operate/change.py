@@ -206,7 +206,7 @@ def _why_not(
     to ask, and for a fencing token that nothing can be compared with."""
     if arguments.fence is not None and info.fence != arguments.fence:
         if info.fence is None:
-            raise UsageError("it shows no fencing token that --fence could be compared with")
+            raise UsageError("its fencing token cannot be read, so --fence cannot be compared")
         return f": its fencing token is {info.fence}, not {arguments.fence}"
     if arguments.dry_run:
         return DRY_RUN

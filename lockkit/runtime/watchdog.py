@@ -78,6 +78,7 @@ class BaseWatchdog(ABC):
 
     def give_up(self) -> list[Hold]:
         """All that are held, which are lost now: what proves them is about to be closed."""
+        process.notice_fork()
         return self._schedule.take_all()
 
     def _renewing(self) -> Step[None]:

@@ -45,6 +45,12 @@ def postgresql_refuses(code: str, error: BaseException) -> bool:
     )
 
 
+def raise_unless_rsa_is_missing(error: BaseException) -> None:
+    """PyMySQL raises a RuntimeError if it lacks RSA, for a password of MySQL's default kind."""
+    if isinstance(error, RuntimeError) and "cryptography" not in str(error):
+        raise error
+
+
 def cannot_connect(server: str, text: str, *, is_refusal: bool) -> BackendUnavailable:
     from lockkit.stores.tls import remedy  # a file needs no ssl, which takes long to import
 

@@ -120,7 +120,10 @@ def context(mode: str, files: Mapping[str, Any], where: str) -> ssl.SSLContext:
     """``files``: by their names in FILES, without ``ssl_``. ``where``: they are named, for people.
     Raises ConfigurationError."""
     if files.get("key") is not None and files.get("cert") is None:
-        raise ConfigurationError(f"the key for TLS in {where} needs its certificate")
+        raise ConfigurationError(
+            f"{where} has a key for TLS (ssl_key, ssl_keyfile) without its certificate (ssl_cert, "
+            f"ssl_certfile)"
+        )
     try:
         made = ssl.create_default_context(cafile=files.get("ca"), capath=files.get("capath"))
         if files.get("cert") is not None:

@@ -21,6 +21,7 @@ from lockkit.model.checks import unknown_key
 from lockkit.model.errors import BackendUnavailable, ConfigurationError
 from lockkit.model.settings import AliasSettings
 from lockkit.stores.contract import ServerClock, reject_unknown_options
+from lockkit.stores.servers import raise_unless_rsa_is_missing
 from lockkit.stores.sql.beside import TemporaryConnector, connector_beside
 from lockkit.stores.sql.connector import Connection, Connector, Ear
 from lockkit.stores.sql.dialect import Dialect, load_dialect
@@ -133,8 +134,9 @@ class DjangoConnector(Connector):
         self._key = key = _where(self._alias)
         target = self._targets.get(key)
         if target is None:
-            if self._targets.keys() - {key}:  # the settings have changed
-                self.forget()
+            for other in [*self._targets]:  # the settings have changed
+                if other != key and (old := self._targets.pop(other, None)) is not None:
+                    old.forget()
             target = self._targets.setdefault(key, _connector(self._alias))
         return target
 
@@ -183,7 +185,8 @@ class ServerConnector(Connector):
         try:
             with wrapper.wrap_database_errors:
                 wrapper.connect()
-        except (Error, RuntimeError) as error:  # PyMySQL's, if it lacks RSA
+        except (Error, RuntimeError) as error:
+            raise_unless_rsa_is_missing(error)
             raise self._vendor.no_connection(error.__cause__ or error) from error
         remedy = f"run 'manage.py migrate lockkit_django --database {self._alias}'"
         return connected(wrapper.connection, wrapper.Database, self._vendor, remedy, wrapper.close)

@@ -70,6 +70,21 @@ if (child := fork()) == 0:
 os.waitpid(child, 0)
 """
 
+LOOPS = """\
+import asyncio, ctypes, os, sys
+from lockkit import aio
+locks = aio.connect(sys.argv[1])
+async def visit():
+    async with locks.lock("before"):
+        print("inside", flush=True)
+asyncio.run(visit())
+fork = ctypes.PyDLL(None).fork if sys.argv[2] == "c" else os.fork
+if (child := fork()) == 0:
+    asyncio.run(visit())
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
 FIRST = """\
 import ctypes, os, sys, lockkit
 locks = lockkit.connect(sys.argv[1], ttl=600)
@@ -262,6 +277,13 @@ def test_a_child_that_only_looks_has_a_connection_of_its_own(redis_url: str, how
     program = [sys.executable, "-W", "ignore", "-c", READS, redis_url, how]
     done = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("how", ["python", "c"])
+def test_a_child_goes_on_in_a_loop_of_its_own(redis_url: str, how: str) -> None:
+    program = [sys.executable, "-W", "ignore", "-c", LOOPS, redis_url, how]
+    done = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+    assert done.stdout == "inside\ninside\n"
 
 
 def in_child(change: Callable[[], object], owner: Owner) -> bool:

@@ -18,11 +18,13 @@ import lockkit
 from lockkit.compat.redis import AsyncRedis
 from lockkit.testing.blocking import AnyClient, Api, connect
 from lockkit.testing.conformance.base import SOON, eventually, queued
+from lockkit.testing.conformance.steps import claim, granted
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
 
 NAME = "stock:42"
 TTL = 30.0
+LEASES = 100
 HANDED = "lockkit.stores.redis.handed.HandedStore"
 
 CLIENTS: dict[str, tuple[Api, Any]] = {
@@ -103,6 +105,26 @@ def test_locks_follow_it(scene: Scene, client: AnyClient) -> None:
         eventually(lambda: subscriptions(scene.first) == 0)
         assert holder.release()
         assert waiting.result().release()
+
+
+def test_a_pass_of_renewals_ends_at_the_first_refusal(scene: Scene) -> None:
+    """It holds for all of them, which may be in as many keys of the server."""
+    with lockkit.connect(scene.url, ttl=600) as client:
+        requests = [claim(f"n{n}") for n in range(LEASES)]
+        for request in requests:
+            granted(client, request)
+        scene.move()
+        scene.address.target = "127.0.0.1", scene.first.port  # not yet
+        before = connections(scene.first)
+        with pytest.raises(lockkit.BackendUnavailable, match="READONLY"):
+            client.perform(client.store.extend([each._replace(number=1) for each in requests]))
+        assert connections(scene.first) - before <= 2
+
+
+def connections(server: RedisServer) -> int:
+    """That were made so far, this one included."""
+    with server.client() as admin:
+        return int(admin.info("stats")["total_connections_received"])
 
 
 async def test_a_drop_in_follows_it(scene: Scene) -> None:

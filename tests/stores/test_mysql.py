@@ -112,6 +112,19 @@ def test_a_driver_that_lacks_what_a_password_needs_is_told(
     assert "'cryptography' package is required" in str(caught.value)
 
 
+@pytest.mark.parametrize("mode", ["table", "advisory"])
+def test_an_error_of_the_program_is_not_taken_for_one_of_the_driver(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(*_: object, **__: object) -> None:
+        raise RuntimeError("working outside of application context")
+
+    monkeypatch.setattr(pymysql, "connect", connect)
+    url = f"mysql://127.0.0.1/shop?mode={mode}"
+    with lockkit.connect(url) as client, pytest.raises(RuntimeError, match="outside of"):
+        client.lock("a").acquire()
+
+
 def test_names_that_collations_hold_for_the_same(locks: Locks, url: str) -> None:
     client = locks()
     leases = [client.lock(name).acquire(timeout=0) for name in LOOK_ALIKE]

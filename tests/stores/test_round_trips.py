@@ -269,11 +269,18 @@ def test_a_row_that_somebody_has_locked_keeps_no_other_from_being_renewed(
         assert all(renewal.left for renewal in renewals[::2])
 
 
-@pytest.mark.parametrize(("locked", "at_first"), [("g", "abcdef"), ("bd", "ac")])
+@pytest.mark.parametrize(
+    ("before", "locked", "at_first"), [("", "g", "abcdef"), ("", "bd", "ac"), ("g", "bd", "ac")]
+)
 def test_rows_that_somebody_has_locked_take_nothing_from_the_others(
-    lock_table_url: str, monkeypatch: pytest.MonkeyPatch, locked: str, at_first: str
+    lock_table_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    before: str,
+    locked: str,
+    at_first: str,
 ) -> None:
-    """Not what was extended before them; nor, the next time, what stands behind them."""
+    """Not what was extended before them; nor, the next time, what stands behind them. ``before``:
+    had been locked for a moment."""
     monkeypatch.setattr(guard, "STEP_SECONDS", 0.3)
     monkeypatch.setattr(sql_store, "READ_AT_ONCE", 3)  # the last is alone in what is read at once
     with lockkit.connect(lock_table_url, ttl=60) as client:
@@ -281,17 +288,19 @@ def test_rows_that_somebody_has_locked_take_nothing_from_the_others(
         for request in requests:
             granted(client, request)
 
-        def extended(number: int) -> str:
+        def extended(number: int, locked: str) -> str:
             """The names that were."""
             asked = [request._replace(number=number) for request in requests]
-            renewals = client.perform(client.store.extend(asked))
+            with closing(psycopg.connect(lock_table_url)) as other:
+                other.execute(
+                    "SELECT 1 FROM lockkit_lock WHERE name = ANY(%s) FOR UPDATE", ([*locked],)
+                )
+                renewals = client.perform(client.store.extend(asked))
             return "".join(r.name for r, one in zip(asked, renewals, strict=True) if one.left)
 
-        with closing(psycopg.connect(lock_table_url)) as other:
-            other.execute(
-                "SELECT 1 FROM lockkit_lock WHERE name = ANY(%s) FOR UPDATE", ([*locked],)
-            )
-            assert [extended(1), extended(2)] == [at_first, re.sub(f"[{locked}]", "", "abcdefg")]
+        extended(1, before)
+        rest = re.sub(f"[{locked}]", "", "abcdefg")
+        assert [extended(number, locked) for number in (2, 3)] == [at_first, rest]
 
 
 # What is known without a look

@@ -1075,7 +1075,7 @@ def test_what_is_no_url_is_refused(wrong: str) -> None:
         ({"password": 3, "username": "x"}, "password"),
         ({"ssl_ca_certs": "/x"}, "ssl"),
         ({"ssl": True, "ssl_ca_certs": "/nonexistent"}, "default.*cannot be read"),
-        ({"ssl": True, "ssl_keyfile": "/nonexistent"}, "needs its certificate"),
+        ({"ssl": True, "ssl_keyfile": "/nonexistent"}, "without its certificate"),
         ({"ssl": "yes"}, "ssl"),
         ({"fence_base": -1}, "fence_base"),
     ],

@@ -40,7 +40,7 @@ class AsyncRedisWire:
         self._connecting: asyncio.Task[Line] | None = None
         self._mail: Line | None = None  #: of the subscription
         self._listening: asyncio.Task[None] | None = None
-        self._is_repeated = False  #: until it has one, for those who wait already
+        self._is_repeated = False  #: it goes on until it succeeds; newcomers do not wait for it
 
     def _start_anew(self) -> None:
         """In a forked child: the sockets are its parent's, to be neither used nor shut down."""

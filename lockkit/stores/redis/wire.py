@@ -157,12 +157,9 @@ class RedisWire:
 
     def _hang_up(self) -> None:
         """Close the subscription, unless somebody reads it, who then does so."""
-        with self._choosing:
-            if self._is_led:
-                return
-            connection = self._connection
-        if connection is not None:
-            self._drop(connection)
+        with self._choosing:  # else one may begin to read meanwhile
+            if not self._is_led and self._connection is not None:
+                self._drop(self._connection)
 
     def _drop(self, connection: Connection) -> None:
         if self._connection is connection:

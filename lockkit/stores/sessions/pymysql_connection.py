@@ -14,7 +14,12 @@ import pymysql  # type: ignore[import-untyped]
 from pymysql.constants import CLIENT, COMMAND  # type: ignore[import-untyped]
 
 from lockkit.model.errors import BackendUnavailable, StoreRefused
-from lockkit.stores.servers import MYSQL_LOST, MYSQL_REFUSED, cannot_connect
+from lockkit.stores.servers import (
+    MYSQL_LOST,
+    MYSQL_REFUSED,
+    cannot_connect,
+    raise_unless_rsa_is_missing,
+)
 from lockkit.stores.sessions.connection import (
     Connection,
     Refused,
@@ -141,7 +146,8 @@ class MySQLConnection(Connection):
 def connected(arguments: Mapping[str, Any]) -> Any:
     try:
         return pymysql.connect(**arguments, client_flag=CLIENT.MULTI_STATEMENTS)
-    except (pymysql.MySQLError, RuntimeError) as error:  # the last: it lacks RSA
+    except (pymysql.MySQLError, RuntimeError) as error:
+        raise_unless_rsa_is_missing(error)
         raise no_connection(error) from error
 
 

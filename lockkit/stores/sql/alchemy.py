@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.settings import AliasSettings
 from lockkit.stores.contract import ServerClock, reject_unknown_options
+from lockkit.stores.servers import raise_unless_rsa_is_missing
 from lockkit.stores.sql.beside import connector_beside
 from lockkit.stores.sql.connector import Connection, Connector
 from lockkit.stores.sql.dialect import Dialect, load_dialect
@@ -93,7 +94,8 @@ class EngineConnector(Connector):
         try:
             made = self.engine.raw_connection()
             made.detach()  # so that closing it closes it
-        except (self._failure, module.Error, RuntimeError) as error:  # PyMySQL's, if it lacks RSA
+        except (self._failure, module.Error, RuntimeError) as error:
+            raise_unless_rsa_is_missing(error)
             raise self._vendor.no_connection(getattr(error, "orig", None) or error) from error
         except TypeError as error:  # of a driver whose options are not known beforehand
             raise ConfigurationError(f"the driver of the lock database says: {error}") from error

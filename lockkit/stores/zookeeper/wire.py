@@ -82,9 +82,10 @@ class Sessions:
 
     def _closing(self) -> Step[None]:
         until = now() + CLOSE_SECONDS
+        ended = []
         with self._making:  # one that is made meanwhile would never be stopped
-            ended = [session.stop() for session in self._sessions.values()]
-            self._sessions = {}
+            while self._sessions:
+                ended.append(self._sessions.popitem()[1].stop())
         for signal in ended:
             yield Park(signal, until - now())
 
