@@ -36,9 +36,11 @@ def slot_of(name: str) -> int:
 
 
 def last_words(name: str, state: State) -> Iterator[Words]:
-    """The words of holders that a step of the grant rule has found without a release; once."""
+    """The words of holders that a step of the grant rule has found without a release; once.
+
+    An operator's come last: stores keep the last of a name."""
     fallen, state.fallen = state.fallen, []
-    for holder, kind, at, by in fallen:
+    for holder, kind, at, by in sorted(fallen, key=lambda each: bool(each[3])):
         yield Words(name, at, by, kind, holder.permits, holder)
 
 

@@ -19,12 +19,14 @@ from lock_tables import make_table
 
 import lockkit
 import lockkit.aio
-from lockkit.engine import last_words
+from lockkit.engine import last_words, state
 from lockkit.leases.client import LockClient
-from lockkit.model.types import LockInfo, LockState, Mode, Owner, Request, Waiting
+from lockkit.model.types import Kind, LockInfo, LockState, Mode, Owner, Request, Waiting
 from lockkit.operate.inspect import Process, process_of, remark, safe_to_break, stuck
 from lockkit.runtime import process
 from lockkit.stores.redis.layout import bucket_of
+from lockkit.stores.sql.connector import Connection, Parameters
+from lockkit.stores.sql.store import SQLStore
 
 SHARED = {"semaphore": lambda c, n: c.semaphore(n, 2), "mutex": lambda c, n: c.lock(n)}
 
@@ -59,7 +61,7 @@ def memory() -> Iterator[LockClient]:
 
 def lose(client: LockClient, name: str, kind: str = "mutex", **facts: object) -> int:
     """A lease that expires without a release; its fence."""
-    claim = {"kind": lockkit.model.types.Kind.SEMAPHORE, "permits": 2, "shared": True}
+    claim = {"kind": Kind.SEMAPHORE, "permits": 2, "shared": True}
     terms = {**(claim if kind == "semaphore" else {}), **facts}
     hold(client, name, ttl=0.05, **terms)
     until(lambda: states(client, name) == [LockState.ABANDONED])
@@ -146,6 +148,44 @@ def test_the_latest_of_a_name_is_kept(client: LockClient) -> None:
     (words,) = client.last_words("x")
     assert second < third
     assert words.fence == second
+
+
+@pytest.mark.parametrize("client", ["memory", "sqlite"], indirect=True)
+def test_the_operators_words_outlive_those_of_one_abandoned_long_ago(
+    client: LockClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same step forgets the other one."""
+    lease = client.semaphore("x", 2).acquire()
+    hold(client, "x", ttl=0.05, kind=Kind.SEMAPHORE, permits=2, shared=True)
+    until(lambda: LockState.ABANDONED in states(client, "x"))
+    monkeypatch.setattr(state, "GRACE_SECONDS", 0)
+    assert client.break_("x", fence=lease.fencing_token, by="ann: ticket 7")
+    (words,) = client.last_words("x")
+    assert (words.fence, words.broken_by) == (lease.fencing_token, "ann: ticket 7")
+    with pytest.raises(lockkit.LeaseLost, match="an operator released it: ann: ticket 7"):
+        lease.extend()
+    lease.release()
+
+
+def test_many_who_lost_a_name_at_once_are_one_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = lockkit.connect(f"sqlite:///{tmp_path}/locks.sqlite3")
+    claim = {"kind": Kind.SEMAPHORE, "permits": 100, "shared": True}
+    held = [hold(client, "x", **claim) for _ in range(50)]
+    client.perform(client.store.extend([one._replace(ttl=0.05, number=1) for one in held]))
+    until(lambda: states(client, "x") == [LockState.ABANDONED] * 50)
+    put, writes = SQLStore._put, []
+
+    def counted(store: SQLStore, values: Parameters, connection: Connection) -> None:
+        writes.append(values)
+        put(store, values, connection)
+
+    monkeypatch.setattr(SQLStore, "_put", counted)
+    hold(client, "x", **claim)
+    assert states(client, "x") == [LockState.HELD]
+    assert len(writes) == len(list(client.last_words("x"))) == 1
+    client.close()
 
 
 def test_there_are_at_most_a_thousand(memory: LockClient, tmp_path: Path) -> None:
