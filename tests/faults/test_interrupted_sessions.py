@@ -13,6 +13,7 @@ import pytest
 from garbage import collected
 from interrupted_places import OpenBlock, Works, interrupted_everywhere
 from interrupted_stores import LONG_TTL, MOMENT, MOST, PATIENT, TTL
+from interrupting import Interrupt, TimeLimit
 from servers_of_sessions import SERVERS, Kind, SessionServer
 
 import lockkit
@@ -85,7 +86,10 @@ def test_a_block_that_the_garbage_collector_ends(
     nothing_is_held(server, "o")
 
 
-def test_an_extension(locks: LockClient, server: SessionServer, works: Works) -> None:
+@pytest.mark.parametrize("kind", [Interrupt, TimeLimit])
+def test_an_extension(
+    locks: LockClient, server: SessionServer, works: Works, kind: type[BaseException]
+) -> None:
     """A lease whose session did not survive the interrupt is lost, and says so."""
     kept: list[Lease] = []
 
@@ -96,7 +100,7 @@ def test_an_extension(locks: LockClient, server: SessionServer, works: Works) ->
         kept.append(locks.lock(f"e{at}", ttl=LONG_TTL).acquire())
         return kept[-1].extend
 
-    assert interrupted_everywhere(step, works, STORE) > 40
+    assert interrupted_everywhere(step, works, STORE, kind=kind) > 40
     kept.pop().release()
     nothing_is_held(server, "e")
 
@@ -140,8 +144,13 @@ def test_a_wait(locks: LockClient, other: LockClient, server: SessionServer, wor
     nothing_is_held(server, "w")
 
 
+@pytest.mark.parametrize("kind", [Interrupt, TimeLimit])
 def test_a_wait_in_vain(
-    locks: LockClient, other: LockClient, server: SessionServer, works: Works
+    locks: LockClient,
+    other: LockClient,
+    server: SessionServer,
+    works: Works,
+    kind: type[BaseException],
 ) -> None:
     with other.lock("v").acquire():
         assert server.locked(["v"])
@@ -151,7 +160,7 @@ def test_a_wait_in_vain(
             with pytest.raises(lockkit.AcquireTimeout):
                 lock.acquire(MOMENT)
 
-        assert interrupted_everywhere(lambda _: wait, works, STORE) > 40
+        assert interrupted_everywhere(lambda _: wait, works, STORE, kind=kind) > 40
         eventually(lambda: not server.waiters())
     nothing_is_held(server, "v")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 
 from interrupted_stores import LONG_TTL, MOST, PATIENT, SOON, TRIES
-from interrupting import Interrupting
+from interrupting import Interrupt, Interrupting
 
 from lockkit import LockClient
 from lockkit.model.clock import now
@@ -20,22 +20,28 @@ Do = Callable[[], object] | None
 
 
 def interrupted_everywhere(
-    step: Step, works: Callable[[str], object], below: str = "", do: Do = None
+    step: Step,
+    works: Callable[[str], object],
+    below: str = "",
+    do: Do = None,
+    kind: type[BaseException] = Interrupt,
 ) -> int:
     """Run it again and again, each time interrupted one place later, until it ends before that.
-    ``step`` gets a number that no other run has. ``below``, ``do``: see ``Interrupting``."""
+    ``step`` gets a number that no other run has. The others: see ``Interrupting``."""
     numbers = itertools.count(1)
     for at in range(1, MOST):
-        where = soon(lambda: interrupted(at, step(next(numbers)), below, do))  # noqa: B023
+        where = soon(lambda: interrupted(at, step(next(numbers)), below, do, kind))  # noqa: B023
         works(where)
         if not where:
             return at - 1
     raise AssertionError(f"more than {MOST} places")
 
 
-def interrupted(at: int, run: Callable[[], object], below: str, do: Do) -> tuple[float, str]:
+def interrupted(
+    at: int, run: Callable[[], object], below: str, do: Do, kind: type[BaseException]
+) -> tuple[float, str]:
     began = now()
-    with Interrupting(at, below, do) as interrupting:
+    with Interrupting(at, below, do, kind) as interrupting:
         run()
     return now() - began, interrupting.where
 

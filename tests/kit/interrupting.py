@@ -23,7 +23,7 @@ from typing import Any, Self
 import lockkit
 import lockkit_django
 
-__all__ = ["Interrupt", "Interrupting"]
+__all__ = ["Interrupt", "Interrupting", "TimeLimit"]
 
 OURS = tuple(f"{Path(package.__file__).parent}/" for package in (lockkit, lockkit_django))
 STOOD_ON = {threading.__file__, contextlib.__file__}
@@ -42,15 +42,27 @@ class Interrupt(BaseException):
     """What the handler raises."""
 
 
+class TimeLimit(Exception):
+    """What a handler raises that ends a task, such as Celery's SoftTimeLimitExceeded."""
+
+
 class Interrupting:
     """``with Interrupting(n):`` raises in the n-th such place, counted from 1, that this thread
     comes to, or this task; in code of lockkit's, and in what that calls of ``STOOD_ON``.
     A place is the first time in one line of calls: not each turn of a loop is another one.
     ``below``: and of these only what a file with this in its path has, or has called.
-    ``do``: is called there instead, as the garbage collector calls finalizers, and all goes on."""
+    ``do``: is called there instead, as the garbage collector calls finalizers, and all goes on.
+    ``kind``: is raised."""
 
-    def __init__(self, at: int, below: str = "", do: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self,
+        at: int,
+        below: str = "",
+        do: Callable[[], object] | None = None,
+        kind: type[BaseException] = Interrupt,
+    ) -> None:
         self._at = at
+        self._kind = kind
         self._do = do
         self._below = below
         self._ways: set[tuple[int, ...]] = set()
@@ -76,8 +88,8 @@ class Interrupting:
         _end()
         del self._outside
         if self.where and self._do is None:
-            assert kind is Interrupt, f"interrupted at {self.where}: {error!r}"
-        return kind is Interrupt
+            assert kind is self._kind, f"interrupted at {self.where}: {error!r}"
+        return kind is self._kind
 
     def _each(self, frame: FrameType, before: int, here: int) -> None:
         """Between two instructions, at the first of which CPython may look for signals."""
@@ -112,7 +124,7 @@ class Interrupting:
             self.where = f"{code.co_filename}:{frame.f_lineno}, in {code.co_qualname}"
             _end()
             if self._do is None:
-                raise Interrupt
+                raise self._kind
             self._do()
 
 

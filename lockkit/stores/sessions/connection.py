@@ -119,8 +119,8 @@ class Connection(ABC):
 
     @abstractmethod
     def cancel(self) -> None:
-        """Have the server give up the statement under way. Blocks for a few seconds at most;
-        raises whatever the driver does."""
+        """Have the server give up the statement under way. Blocks for a few seconds at most.
+        Raises a LockError or an OSError."""
 
     def shut_down(self) -> None:
         """Have whoever reads from it fail, if it is not closed; not close it, which is theirs."""

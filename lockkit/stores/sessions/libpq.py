@@ -136,10 +136,13 @@ class PostgresConnection(Connection):
         return self._libpq.status == OK
 
     def cancel(self) -> None:
-        if psycopg.capabilities.has_cancel_safe():
-            self._driver.cancel_safe(timeout=CANCEL_SECONDS)
-        else:
-            self._cancel_by_another()
+        try:
+            if psycopg.capabilities.has_cancel_safe():
+                self._driver.cancel_safe(timeout=CANCEL_SECONDS)
+            else:
+                self._cancel_by_another()
+        except psycopg.Error as error:
+            raise no_connection(error) from error
 
     def _cancel_by_another(self) -> None:
         """An older libpq may wait without end, and hold up all threads of the process meanwhile."""

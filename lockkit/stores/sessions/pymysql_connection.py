@@ -131,8 +131,11 @@ class MySQLConnection(Connection):
 
     def cancel(self) -> None:
         other = connected(self._arguments)
-        with other, other.cursor() as cursor:
-            cursor.execute(f"kill query {self.identity}")
+        try:
+            with other, other.cursor() as cursor:
+                cursor.execute(f"kill query {self.identity}")
+        except pymysql.MySQLError as error:
+            raise no_connection(error) from error
 
     def close(self) -> None:
         with suppress(Exception):

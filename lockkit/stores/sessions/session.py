@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from lockkit.engine.effects import Exchange, Park, Signal, Step
 from lockkit.model.clock import now
-from lockkit.model.errors import BackendUnavailable, OutcomeUnknown
+from lockkit.model.errors import BackendUnavailable, LockError, OutcomeUnknown
 from lockkit.model.types import Request
 from lockkit.runtime.wires import TURN_SECONDS, Lane, call
 from lockkit.stores.sessions.connection import (
@@ -227,7 +227,7 @@ class Session:
         while self.is_waiting and now() < deadline:
             try:
                 yield from call(self._open_connection().cancel, Lane.ENDING, self)
-            except Exception as error:
+            except (LockError, OSError) as error:
                 raise SessionEnded("a waiting statement could not be cancelled") from error
             with suppress(Refused):
                 yield from self._read(CANCEL_AGAIN)

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from lockkit.engine.effects import Effect, Exchange, Step
 from lockkit.model.clock import now
-from lockkit.stores.sessions.connection import Connection
+from lockkit.model.errors import LockError
+from lockkit.stores.sessions.connection import Connection, Refused
 
 K = TypeVar("K")
 R = TypeVar("R")
@@ -25,7 +26,9 @@ class Ready(NamedTuple):
 
 
 def together(works: Mapping[K, Step[R]]) -> Step[dict[K, R | Exception]]:
-    """All at once, each with what came of it: their requests are sent before any reply is read."""
+    """All at once, each with what came of it: their requests are sent before any reply is read.
+
+    An interrupt, which may be any exception, is nobody's reply: it ends all of them."""
     each = {key: _caught(work) for key, work in works.items()}
     try:
         firsts = {key: _first(work) for key, work in each.items()}
@@ -45,7 +48,7 @@ class _Over(NamedTuple):
 def _caught(work: Step[R]) -> Step[R | Exception]:
     try:
         return (yield from work)
-    except Exception as error:  # noqa: BLE001  it is a result
+    except (LockError, Refused) as error:
         return error
 
 
@@ -69,7 +72,7 @@ def _rest(work: Step[R], wanted: Effect | _Over) -> Step[R]:
         try:
             try:
                 reply = yield wanted
-            except Exception as error:  # noqa: BLE001  it is for this one
+            except LockError as error:
                 wanted = work.throw(error)
             else:
                 wanted = work.send(reply)
