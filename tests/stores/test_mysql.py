@@ -18,9 +18,12 @@ from lock_tables import engine_for, make_table, table_at
 from pymysql.constants import CLIENT
 
 import lockkit
+from lockkit.model.errors import BackendUnavailable, OutcomeUnknown, StoreRefused
+from lockkit.stores.sessions import pymysql_connection
 from lockkit.stores.sql import create_table, engines
 from lockkit.stores.sql.connector import Connection
 from lockkit.stores.sql.dialect import load_dialect
+from lockkit.stores.sql.mysql import MySQL
 from lockkit.testing.conformance.base import eventually
 from lockkit.testing.servers import MariaDBServer
 
@@ -123,6 +126,21 @@ def test_an_error_of_the_program_is_not_taken_for_one_of_the_driver(
     url = f"mysql://127.0.0.1/shop?mode={mode}"
     with lockkit.connect(url) as client, pytest.raises(RuntimeError, match="outside of"):
         client.lock("a").acquire()
+
+
+@pytest.mark.parametrize("code", [1045, 1143, 1251, 1524, 3118])
+def test_what_a_server_refuses_is_refused_to_sessions_and_tables(code: int) -> None:
+    error = pymysql.OperationalError(code, "words")
+    assert type(pymysql_connection.no_connection(error)) is StoreRefused
+    assert type(MySQL().no_connection(error)) is StoreRefused
+    assert type(MySQL().failure(error, "UPDATE", "")) is StoreRefused
+
+
+@pytest.mark.parametrize("code", [2013, 2027])
+def test_what_a_lost_connection_leaves_unknown(code: int) -> None:
+    error = pymysql.OperationalError(code, "words")
+    assert type(pymysql_connection.no_connection(error)) is BackendUnavailable
+    assert type(MySQL().failure(error, "UPDATE", "")) is OutcomeUnknown
 
 
 def test_names_that_collations_hold_for_the_same(locks: Locks, url: str) -> None:
