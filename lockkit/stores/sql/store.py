@@ -83,9 +83,7 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
         self._busy_seconds = busy_seconds
         self._steps = Slot(connector)
         self._renewals = Slot(connector)
-        self._refused: tuple[
-            str, ...
-        ] = ()  #: names, the last one last: in that order they come last
+        self._refused: tuple[str, ...] = ()  #: names, the latest first: that one is extended last
 
     def wire(self) -> CallWire:
         return CallWire(self.close)
@@ -250,8 +248,7 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
         """One row that cannot be read, or that somebody has locked, does not keep the others from
         being renewed. If a second one is refused, or the only one, the store is."""
         failed = len(names) == 1
-        places = {name: place for place, name in enumerate(self._refused, 1)}
-        ordered = sorted(names, key=lambda name: places.get(name, 0))
+        ordered = sorted(names, key=lambda name: -(*self._refused, name).index(name))
         for start in range(0, len(ordered), READ_AT_ONCE):
             batch = ordered[start : start + READ_AT_ONCE]
             rows = self._read_many({row_id(self._prefix, name) for name in batch})
@@ -262,8 +259,7 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
                     told[name] = [Renewal(None, error)] * len(names[name])
                     if isinstance(error, LayoutMismatch | DamagedRecord):
                         continue
-                    before = (other for other in self._refused if other != name)
-                    self._refused = (*before, name)[-READ_AT_ONCE:]
+                    self._refused = (name, *(n for n in self._refused if n != name))[:READ_AT_ONCE]
                     if failed:
                         raise
                     failed = True
