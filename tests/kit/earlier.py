@@ -29,7 +29,8 @@ def unpack(target: Path) -> Path:
     if found.returncode:
         raise MissingServer("the release before this one", f"git fetch origin {REVISION}")
     with tarfile.open(fileobj=BytesIO(found.stdout)) as archive:
-        archive.extractall(target, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # not in Python 3.11.2
+        archive.extractall(target)
     return target
 
 
