@@ -377,6 +377,29 @@ def test_a_signal_that_another_thread_gets_reaches_the_program(url: str) -> None
         assert process.wait(10) == 143
 
 
+def test_it_hears_of_the_end_also_if_it_inherits_a_mask(url: str) -> None:
+    """Whoever starts it may have blocked the signal that tells of a child's end."""
+    masks = (
+        "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD]); "
+        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    run = ["-m", "lockkit", "--url", url, "locks", "run", "job", *python("input()")]
+    command = [sys.executable, "-c", masks, *run]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        status = Path(f"/proc/{process.pid}/status")
+        until(lambda: catches(status.read_text(), signal.SIGCHLD))  # it waits for the program
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        assert process.wait(20) == 0
+
+
+def catches(status: str, number: int) -> bool:
+    """What /proc says of a process: whether it has a handler for this signal."""
+    caught = status.partition("SigCgt:")[2].split()[0]
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
 def test_max_hold_ends_a_program_that_takes_too_long(url: str) -> None:
     program = python("import signal; signal.pause()")
     short = ("--ttl", "0.5", "--max-hold", "0.1")
