@@ -215,7 +215,7 @@ def test_what_remains_of_a_session_is_ended_by_a_later_try(
             for step in ("acquire", "release", finder):
                 with pytest.raises(OutcomeUnknown):
                     ask(step)
-        assert finding.arrived.is_set()
+        assert finding.arrived.wait(SOON)
         finding.release()
         assert ask("release") is Release.ABSENT
         eventually(lambda: silent not in server.pids())

@@ -420,7 +420,7 @@ def test_a_connection_that_breaks_leaves_nothing_at_the_server(
             far.lock("warm").acquire().release()
             fault = proxy.drop_replies(matching=server.takes)
             with far.lock(f"a:{number}").acquire(timeout=0) as lease:
-                assert fault.happened.is_set()
+                assert fault.happened.wait(SOON)
                 lease.extend()
             with connect().lock(f"a:{number}", timeout=0):
                 pass

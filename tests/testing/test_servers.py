@@ -298,7 +298,7 @@ class TestProxy:
         fault = faulty.delay_requests(matching=b"PING")
         fault.release()
         client.ping()
-        assert fault.happened.is_set()
+        assert fault.happened.wait(SECONDS)
 
     def test_stop_frees_held_requests(self, redis_server: RedisServer) -> None:
         with FaultProxy("127.0.0.1", redis_server.port) as faulty:
