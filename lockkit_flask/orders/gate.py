@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from lockkit_flask.conf import UserHook
     from lockkit_flask.orders.table import OrderTable
 
+_GIVEN = "_lockkit_given"
+
 
 class Gate:
     """The orders of one app: which request is one, whose, and whether its view may run."""
@@ -111,7 +113,7 @@ class Gate:
         opened = result_of(gate.enter(Visit(self, options, below=below), self.thread))
         if opened is None:
             return call()
-        return self._proceed(opened, call) if isinstance(opened, OpenOrder) else opened
+        return self._proceed(opened, call) if isinstance(opened, OpenOrder) else _given(opened)
 
     def records_in(self, using: str | None) -> Any:
         """``using``: a bind key; None: as the settings say."""
@@ -123,11 +125,11 @@ class Gate:
             return dispatch(*args)
         options = options_of(view_of(request), request.method)
         if options.exempt or options.inside:
-            return dispatch(*args)
+            return _unless_given(dispatch(*args))
         if self.orders.covers(request.method, request.path):
             return self.run(partial(dispatch, *args), options)
         try:
-            return dispatch(*args)
+            return _unless_given(dispatch(*args))
         finally:
             tell_if_uncovered(request)
 
@@ -141,7 +143,7 @@ class Gate:
             if not begun:  # interrupted as well: the view has not run
                 _end(opened)
         if answer is not None:
-            return answer()
+            return _given(answer())
         try:
             return call()
         except BaseException as error:  # of the view's, or interrupted: it decides
@@ -157,6 +159,22 @@ def of_request() -> OpenOrder | None:
     if found is None or not has_request_context() or found.environ is not request.environ:
         return None
     return found
+
+
+def _given(answer: Any) -> Any:
+    """In place of what the view returns."""
+    vars(request._get_current_object())[_GIVEN] = answer  # type: ignore[attr-defined]
+    return answer
+
+
+def _unless_given(returned: Any) -> Any:
+    """A decorator above ``@idempotent`` may serialise what the view returns. It makes nothing of
+    an answer that was given instead, which is whole already; but it may still refuse."""
+    answer = vars(request._get_current_object()).get(_GIVEN)  # type: ignore[attr-defined]
+    if answer is None or returned is answer:
+        return returned
+    made = current_app.make_response(returned)
+    return made if made.status_code >= HTTPStatus.MULTIPLE_CHOICES else answer
 
 
 def _answer_of(opened: OpenOrder) -> Callable[[], Any] | None:

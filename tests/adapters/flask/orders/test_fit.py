@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 import sqlalchemy as sa
@@ -241,6 +241,53 @@ def test_checks_above_idempotent_are_asked_before_a_replay(shop: Flask, path: st
     revoked = shop.test_client().post(path, headers={**A_1, "X-Revoked": "1"})
     assert (revoked.status_code, revoked.text) == (403, "revoked")
     assert sold(shop) == 1
+
+
+class Sold(NamedTuple):
+    id: int
+
+
+def sell_one() -> Sold:
+    sell()
+    return Sold(17)
+
+
+def marshalled(view: Callable[..., Any]) -> Callable[..., Any]:
+    """As Flask-RESTX does: whatever is no tuple has the attributes of an order."""
+
+    @functools.wraps(view)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        order = view(*args, **kwargs)
+        if request.headers.get("X-Revoked"):
+            return {"message": "revoked"}, 403
+        return {"id": getattr(order, "id", None)}, 201
+
+    return wrapper
+
+
+@pytest.mark.parametrize("path", ["/buy", "/covered/buy"])
+def test_a_decorator_above_idempotent_serialises_orders_and_nothing_else(
+    shop: Flask, path: str
+) -> None:
+    """It would make a success of each refusal, and something else of a stored answer."""
+    shop.add_url_rule(path, view_func=marshalled(idempotent(sell_one)), methods=["POST"])
+    assert is_once(twice(shop, path))
+    client = shop.test_client()
+    assert client.post(path, headers=A_1).json == {"id": 17}
+    other = client.post(path, headers=A_1, json={"n": 2})
+    assert (other.status_code, other.json["code"]) == (422, "order-id-reused")
+    revoked = client.post(path, headers={**A_1, "X-Revoked": "1"})
+    assert (revoked.status_code, revoked.json) == (403, {"message": "revoked"})
+    assert sold(shop) == 1
+
+
+def test_a_store_that_is_down_is_no_order_whoever_serialises(
+    make_shop: Callable[..., Flask],
+) -> None:
+    shop = make_shop(LOCKKIT_URL="redis://127.0.0.1:1/0")
+    shop.add_url_rule("/buy", view_func=marshalled(idempotent(sell_one)), methods=["POST"])
+    answer = shop.test_client().post("/buy", headers=A_1)
+    assert (answer.status_code, sold(shop)) == (503, 0)
 
 
 def test_decorators_that_hide_idempotent_are_an_error_and_no_bypass(shop: Flask) -> None:
