@@ -163,7 +163,8 @@ def of_request() -> OpenOrder | None:
 
 def _given(answer: Any) -> Any:
     """In place of what the view returns."""
-    vars(request._get_current_object())[_GIVEN] = answer  # type: ignore[attr-defined]
+    current = request._get_current_object()  # type: ignore[attr-defined]
+    vars(current)[_GIVEN] = answer
     return answer
 
 
