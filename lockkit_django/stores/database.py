@@ -11,6 +11,8 @@ database is destroyed. In a test run without a test database the locks are in a 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -183,13 +185,23 @@ class ServerConnector(Connector):
         """Django's debug log and wrappers are bypassed."""
         wrapper = _private_wrapper(self._alias)
         try:
-            with wrapper.wrap_database_errors:
+            with _registered(wrapper), wrapper.wrap_database_errors:
                 wrapper.connect()
         except (Error, RuntimeError) as error:
             raise_unless_rsa_is_missing(error)
             raise self._vendor.no_connection(error.__cause__ or error) from error
         remedy = f"run 'manage.py migrate lockkit_django --database {self._alias}'"
         return connected(wrapper.connection, wrapper.Database, self._vendor, remedy, wrapper.close)
+
+
+@contextmanager
+def _registered(wrapper: Any) -> Iterator[None]:
+    """Receivers of ``connection_created`` look it up by its alias, as django.contrib.postgres does."""
+    connections[wrapper.alias] = wrapper
+    try:
+        yield
+    finally:
+        del connections[wrapper.alias]
 
 
 def _private_wrapper(alias: str) -> Any:

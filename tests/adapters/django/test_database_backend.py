@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 import pytest_django
 from database_settings import complete, environment, postgresql
+from django.contrib.postgres.signals import get_hstore_oids, register_type_handlers
 from django.core.management import call_command
 from django.db import connections
+from django.db.backends.signals import connection_created
+from django.db.utils import ConnectionDoesNotExist
 from django.test import override_settings
 from django_pairs import Proxied, requests_of_pairs
 from system_checks import shown_until_silenced
@@ -72,6 +75,21 @@ def test_a_missing_table_says_how_to_make_it(client: lockkit.LockClient) -> None
         client.lock("a").acquire()
     client.store.create_table()
     client.lock("a").acquire().release()
+
+
+def test_beside_django_contrib_postgres(client: lockkit.LockClient) -> None:
+    """It asks each new connection, which it looks up by its alias, for the types of the database."""
+    client.store.create_table()
+    client.close()
+    get_hstore_oids.cache_clear()  # it asks once
+    connection_created.connect(register_type_handlers)
+    try:
+        client.lock("a").acquire().release()
+    finally:
+        connection_created.disconnect(register_type_handlers)
+    assert get_hstore_oids.cache_info().misses == 1
+    with pytest.raises(ConnectionDoesNotExist):
+        connections["lockkit:orders"]
 
 
 def test_a_deployment_check_finds_missing_tables(database: dict[str, Any]) -> None:
