@@ -196,7 +196,7 @@ class ServerConnector(Connector):
 
 @contextmanager
 def _registered(wrapper: Any) -> Iterator[None]:
-    """Receivers of ``connection_created`` look it up by its alias, as django.contrib.postgres does."""
+    """A receiver of ``connection_created`` may look it up, as django.contrib.postgres does."""
     connections[wrapper.alias] = wrapper
     try:
         yield

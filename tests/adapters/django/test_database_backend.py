@@ -78,7 +78,7 @@ def test_a_missing_table_says_how_to_make_it(client: lockkit.LockClient) -> None
 
 
 def test_beside_django_contrib_postgres(client: lockkit.LockClient) -> None:
-    """It asks each new connection, which it looks up by its alias, for the types of the database."""
+    """It looks each new connection up by its alias, and asks it for types of the database."""
     client.store.create_table()
     client.close()
     get_hstore_oids.cache_clear()  # it asks once
