@@ -33,7 +33,7 @@ from lockkit_django.leases.transactions import (
 )
 from lockkit_django.orders.visit import LOOP, THREAD, Visit, entered, in_thread, open_order
 from lockkit_django.web.request import http_request, of_async_class, request_and_rest
-from lockkit_django.web.view_functions import has_lock, is_operation, show_types
+from lockkit_django.web.view_functions import is_operation, locks_at, show_types
 
 MIDDLEWARE_MODE = "_lockkit_order_mode"
 """Attribute of a request that came through the middleware: "sync" or "async"."""
@@ -151,7 +151,7 @@ async def _run(
     visit, served = _visit(request, view, options), partial(_served, http, exempt)
     suspended = nullcontext() if exempt is None else request_blocks_suspended(http)
     with _noting_errors(http), suspended:
-        answer = await served(partial(entered, visit, begin=not has_lock(view)))
+        answer = await served(partial(entered, visit, begin=not locks_at(http, view)))
         if answer is not None:
             return answer
         opened = open_order(http)
@@ -185,7 +185,7 @@ async def _called(
     """
     if exempt is None:
         return await value(call())
-    if has_lock(view):
+    if locks_at(http, view):
         return call()  # it opens them under its own lock
     aliases = atomic_requests(exempt.by_user)
     opened = open_order(http)

@@ -90,9 +90,11 @@ def pending_order(request: HttpRequest) -> OpenOrder | None:
     return None if found is None or found.begun else found
 
 
-def has_lock(view: Any, method: str | None = None) -> bool:
-    """Whether a view, or one of the functions for this HTTP method, has ``lock_view``."""
-    return bool(view_locks_of(places_of(view, method)))
+def locks_at(request: HttpRequest, view: Any) -> tuple[Any, ...]:
+    """The lock_views of what the URL leads to, outermost first, and of this view: what a class
+    calls shows no marks of its method's, and what hides a function none at all."""
+    callback = getattr(request.resolver_match, "func", view)  # none in a test of the view alone
+    return view_locks_of([*places_of(callback, request.method), view])
 
 
 def _captured(function: Any, name: str) -> Iterator[Any]:

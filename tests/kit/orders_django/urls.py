@@ -68,6 +68,8 @@ urlpatterns = [
     path("orders/<int:number>/pay", views.fields),
     path("orders/async-locked/<str:sku>", views.async_locked),
     path("orders/locked-twice/<str:sku>", views.locked_twice),
+    path("orders/locked-dispatch/<str:sku>", views.LockedDispatch.as_view()),
+    path("orders/inside-locked-method/<str:sku>", views.InsideLockedMethod.as_view()),
     path("orders/inside-locked/<str:sku>", views.inside_locked),
     path("orders/wrong-way-round/<str:sku>", views.WrongWayRound.as_view()),
     path("orders/locked/<str:sku>", views.locked),

@@ -425,6 +425,20 @@ def locked_twice(request: HttpRequest, sku: str) -> HttpResponse:
     return HttpResponse(f"sold {sell('locked-twice')}", status=201)
 
 
+@method_decorator(lock_view("outer:{sku}"), name="dispatch")
+class LockedDispatch(View):
+    @lock_view("stock:{sku}")
+    def post(self, request: HttpRequest, sku: str) -> HttpResponse:
+        return HttpResponse(f"sold {sell('locked-dispatch')}", status=201)
+
+
+@method_decorator(idempotent, name="dispatch")
+class InsideLockedMethod(View):
+    @lock_view("stock:{sku}")
+    def post(self, request: HttpRequest, sku: str) -> HttpResponse:
+        return HttpResponse(f"sold {sell('inside-locked-method')}", status=201)
+
+
 @idempotent
 @lock_view("stock:{sku}")
 def inside_locked(request: HttpRequest, sku: str) -> HttpResponse:
