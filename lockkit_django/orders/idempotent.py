@@ -22,7 +22,7 @@ from lockkit.orders import gate
 from lockkit.orders.gate import OrderStopped, Way
 from lockkit.orders.idempotent import Idempotent
 from lockkit.orders.settings import SAFE_METHODS
-from lockkit.orders.visit import OPTIONS, ViewOptions, options_in, ordered_by
+from lockkit.orders.visit import OPTIONS, ViewOptions, exempts, options_in, ordered_by
 from lockkit_django.leases.transactions import (
     Exempt,
     atomic_blocks,
@@ -33,7 +33,7 @@ from lockkit_django.leases.transactions import (
 )
 from lockkit_django.orders.visit import LOOP, THREAD, Visit, entered, in_thread, open_order
 from lockkit_django.web.request import http_request, of_async_class, request_and_rest
-from lockkit_django.web.view_functions import is_operation, locks_at, show_types
+from lockkit_django.web.view_functions import is_operation, locks_at, places_at, show_types
 
 MIDDLEWARE_MODE = "_lockkit_order_mode"
 """Attribute of a request that came through the middleware: "sync" or "async"."""
@@ -146,7 +146,8 @@ async def _run(
     request, _ = request_and_rest(args)
     http = http_request(request)
     call = partial(_called, http, view, exempt, partial(view, *args, **kwargs))
-    if http.method in SAFE_METHODS or options.exempt:
+    places = places_at(http, view)
+    if http.method in SAFE_METHODS or options.exempt or exempts(places, options):
         return await call()
     visit, served = _visit(request, view, options), partial(_served, http, exempt)
     suspended = nullcontext() if exempt is None else request_blocks_suspended(http)

@@ -91,10 +91,15 @@ def pending_order(request: HttpRequest) -> OpenOrder | None:
 
 
 def locks_at(request: HttpRequest, view: Any) -> tuple[Any, ...]:
-    """The lock_views of what the URL leads to, outermost first, and of this view: what a class
-    calls shows no marks of its method's, and what hides a function none at all."""
+    """The lock_views at those places, the outermost first."""
+    return view_locks_of(places_at(request, view))
+
+
+def places_at(request: HttpRequest, view: Any) -> list[Any]:
+    """The places of what the URL leads to, and this view: what a class calls shows no marks of its
+    method, and what hides a function none at all."""
     callback = getattr(request.resolver_match, "func", view)  # none in a test of the view alone
-    return view_locks_of([*places_of(callback, request.method), view])
+    return [*places_of(callback, request.method), view]
 
 
 def _captured(function: Any, name: str) -> Iterator[Any]:

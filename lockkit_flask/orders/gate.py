@@ -35,7 +35,7 @@ from lockkit.orders import Orders, gate
 from lockkit.orders.idempotent import Idempotent
 from lockkit.orders.redis_records import RedisRecords
 from lockkit.orders.settings import HOOKS, SAFE_METHODS
-from lockkit.orders.visit import ViewOptions, options_in
+from lockkit.orders.visit import ViewOptions, exempts, options_in
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.orders.forms import form_ids, tell_if_uncovered
 from lockkit_flask.orders.open_order import ClaimedOrder, OpenOrder
@@ -255,7 +255,8 @@ def _inside(view: Callable[..., Any], options: ViewOptions) -> Callable[..., Any
     @wraps(view)
     def idempotent_view(*args: Any, **kwargs: Any) -> Any:
         call = partial(current_app.ensure_sync(view), *args, **kwargs)
-        if request.method in SAFE_METHODS:
+        places = places_of(view_of(request), request.method)
+        if request.method in SAFE_METHODS or exempts(places, options):
             return call()
         orders = app_locks().orders
         if orders is None:

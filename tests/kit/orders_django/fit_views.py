@@ -219,6 +219,13 @@ class ExemptMethodMixed(IdempotentMixin, OnBehalf):
         return super().post(request)
 
 
+@method_decorator(idempotent(required=True), name="dispatch")
+class ExemptMethodInside(OnBehalf):
+    @idempotent.exempt
+    def post(self, request: Any) -> Response:
+        return super().post(request)
+
+
 class StreamFormParser(StreamParser):
     media_type = "application/x-www-form-urlencoded"
 
@@ -426,6 +433,7 @@ KINDS = {
     "on-behalf-mixed": OnBehalfMixed.as_view(),
     "exempt-mixed": idempotent.exempt(OnBehalfMixed.as_view()),
     "exempt-method-mixed": ExemptMethodMixed.as_view(),
+    "exempt-method-inside": ExemptMethodInside.as_view(),
     "on-behalf-method": OnBehalfMethod.as_view(),
     "on-behalf-inside": OnBehalfInside.as_view(),
     "on-behalf-hidden": on_behalf_hidden,
