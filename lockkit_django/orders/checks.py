@@ -118,20 +118,27 @@ def _names(orders: Orders) -> Iterator[CheckMessage]:
             orders.hook(name)
         except ConfigurationError as error:
             yield message("E102", error, f"Give the dotted path of a function: {call}.")
-    if rules.using is not None and rules.using not in settings.DATABASES:
-        text = f"LOCKKIT_ORDERS['USING'] is {rules.using!r}, which DATABASES does not have"
-        yield message("E103", text, f"There are {', '.join(sorted(settings.DATABASES))}.")
+    for database in () if rules.claims else sorted(_databases(rules.using)):
+        known = connections.settings
+        if database not in known:
+            text = f"orders are to be kept in {database!r}, which DATABASES does not have"
+            hint = f"Correct USING, or @idempotent(using=…). There are {', '.join(sorted(known))}."
+            yield message("E103", text, hint)
+        elif known[database].get("AUTOCOMMIT") is False:  # the end of a block is no COMMIT then
+            text = f"orders cannot commit in the database {database!r}: it has AUTOCOMMIT False"
+            yield message("E108", text, "Remove AUTOCOMMIT, or name another database in USING.")
     if aliases and rules.alias not in aliases:
         text = f"LOCKKIT_ORDERS['ALIAS'] is {rules.alias!r}, which LOCKKIT does not have"
         yield message("E104", text, f"Add {rules.alias!r} to LOCKKIT, or correct it.")
     elif rules.claims and not _is_redis(rules.alias):
         text = f"LOCKKIT_ORDERS['STORE'] is 'redis', and the lock alias {rules.alias!r} is not"
         yield message("E107", text, "Give ALIAS a redis:// location, or leave STORE 'database'.")
-    database = rules.using or DEFAULT_DB_ALIAS
-    commits = connections.settings.get(database, {}).get("AUTOCOMMIT")
-    if commits is False and not rules.claims:  # the end of a block is no COMMIT then
-        text = f"orders cannot commit in the database {database!r}: it has AUTOCOMMIT False"
-        yield message("E108", text, "Remove AUTOCOMMIT, or name another database in USING.")
+
+
+def _databases(using: str | None) -> set[str]:
+    """That of the settings, and those that views name."""
+    named = {options_of(each.view, method).using for each in routes() for method in CHANGING}
+    return {using or DEFAULT_DB_ALIAS, *(each for each in named if each is not None)}
 
 
 def _is_redis(alias: str) -> bool:

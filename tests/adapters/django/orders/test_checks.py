@@ -14,6 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.handlers.wsgi import WSGIHandler
 from django.db import connections
 from django.test import Client, RequestFactory, override_settings
+from django.urls import path
 from orders_django import views
 from system_checks import shown_until_silenced
 
@@ -126,6 +127,16 @@ def test_a_database_without_autocommit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connections.settings["default"], "AUTOCOMMIT", False)
     assert found() == ["lockkit.E108"]
     assert shown_until_silenced("lockkit.E108")
+
+
+def test_the_database_of_one_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = path("orders/buy", idempotent(using="orders")(views.function))
+    with override_settings(ROOT_URLCONF=(view,)):
+        assert found() == ["lockkit.E103"]
+        assert found(LOCKKIT_ORDERS={"PATHS": []}) == ["lockkit.E103"]
+        orders = {**connections.settings["default"], "AUTOCOMMIT": False}
+        monkeypatch.setitem(connections.settings, "orders", orders)
+        assert found() == ["lockkit.E108"]
 
 
 @pytest.mark.django_db
