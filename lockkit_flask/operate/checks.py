@@ -13,6 +13,7 @@ from lockkit.model.log import log
 from lockkit.model.types import Finding
 from lockkit.operate.setting_checks import setting_findings, store_findings
 from lockkit.orders.redis_records import dangers
+from lockkit.orders.settings import SAFE_METHODS
 from lockkit.web.route_checks import (
     Route,
     Url,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from lockkit.orders.visit import ViewOptions
 
 ERRORS = (
-    *("missing-alias", "missing-field", "replaced-dispatch"),
+    *("missing-alias", "missing-field", "no-orders", "replaced-dispatch"),
     *("path-of-no-route", "path-of-some-languages", "path-of-one-slash"),
 )
 
@@ -61,6 +62,8 @@ def view_findings(app: Flask) -> Iterator[Finding]:
         yield from path_findings(orders.settings.paths, urls)
         yield from dict.fromkeys(_of_one_slash(app, orders))
         yield from _replaced_dispatch(app)
+    elif orders is None:
+        yield from _without_orders(app)
     yield from route_findings(_routes(app), locks.config.aliases)
     if orders is not None and orders.settings.authorize_replay is None:
         yield from dict.fromkeys(_unknown_checks(app, orders))  # of several methods
@@ -91,6 +94,19 @@ def tell_at_first_request(app: Flask) -> None:
             tell_it("%s. %s", finding.text, finding.remedy)
 
     request_started.connect(tell, app, weak=False)
+
+
+def _without_orders(app: Flask) -> Iterator[Finding]:
+    """Views with ``@idempotent`` where LOCKKIT_ORDERS is not set."""
+    for rule in app.url_map.iter_rules():
+        view, methods = app.view_functions.get(rule.endpoint), rule.methods or set()
+        if any(options_of(view, method).inside for method in methods.difference(SAFE_METHODS)):
+            yield Finding(
+                "no-orders",
+                f"{_name_of(view, rule)} at {rule.rule!r} has @idempotent, and LOCKKIT_ORDERS is "
+                f"not set: each order is an error",
+                "Set it before LockKit(app): {'PATHS': []} is enough.",
+            )
 
 
 def _of_one_slash(app: Flask, orders: Orders) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from flask.views import MethodView
 from flask_project import db
 from werkzeug.routing import BaseConverter
 
-from lockkit_flask import LockKit, lock_view
+from lockkit_flask import LockKit, idempotent, lock_view
 from lockkit_flask.operate.checks import findings, view_findings
 
 if TYPE_CHECKING:
@@ -196,6 +196,15 @@ def test_what_is_wrong_is_told_at_the_first_request(
     assert "has TTL 1" in told[0][1]
     assert "'^order/', which fits no route" in told[1][1]
     assert "{sku:int}" in told[2][1]
+
+
+def test_a_view_of_orders_in_an_app_without_them(
+    make_app: Callable[..., Flask], make_shop: Callable[..., Flask]
+) -> None:
+    buy = idempotent(lambda: "done")
+    assert of(make_app(), "/buy", buy) == ["no-orders"]
+    assert of(make_app(), "/buy", idempotent.exempt(lambda: "done")) == []
+    assert of(make_shop(LOCKKIT_ORDERS={"PATHS": []}), "/buy", buy) == []
 
 
 def test_an_alias_that_a_view_uses_and_nobody_configured(make_app: Callable[..., Flask]) -> None:
