@@ -152,6 +152,7 @@ def _brought() -> str | None:
 
 def _give(response: Response, text: str) -> Response:
     interface = current_app.session_interface
+    partitioned = getattr(interface, "get_cookie_partitioned", None)  # since Flask 3.1
     response.set_cookie(
         _name(),
         form_ids.seal(text),
@@ -160,6 +161,7 @@ def _give(response: Response, text: str) -> Response:
         secure=interface.get_cookie_secure(current_app),
         samesite=interface.get_cookie_samesite(current_app) or "Lax",
         httponly=True,
+        **({"partitioned": partitioned(current_app)} if partitioned else {}),
     )
     return response
 

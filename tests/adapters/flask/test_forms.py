@@ -156,6 +156,18 @@ def test_a_guest_gets_a_cookie_and_the_page_is_for_him_only(
     assert "Secure" in shop.test_client().get("/page").headers["Set-Cookie"]
 
 
+def test_in_a_frame_of_another_site_the_cookie_is_kept_where_that_of_the_session_is(
+    shop: Flask,
+) -> None:
+    """Flask 3.0 knows no such cookies."""
+    shop.config["SESSION_COOKIE_PARTITIONED"] = True
+    of_session, of_guest = (
+        shop.test_client().get(path).headers["Set-Cookie"] for path in ("/log_in/alice", "/page")
+    )
+    assert of_guest.startswith(f"{COOKIE}=")
+    assert ("Partitioned" in of_guest) == ("Partitioned" in of_session)
+
+
 def test_a_page_that_calls_itself_public_is_not(client: FlaskClient) -> None:
     cache = client.get("/public_page").cache_control
     assert cache.private and not cache.public
