@@ -250,6 +250,14 @@ def test_a_store_that_is_down_runs_nothing() -> None:
     assert claiming.payments == []
 
 
+def test_nobody_is_told_of_a_done_order_that_it_was_not_processed() -> None:
+    assert buy("plain").status_code == 201
+    with override_settings(LOCKKIT={"default": "redis://127.0.0.1:1/0"}):
+        detail = buy("plain").json()["detail"]
+    assert "order was not processed" not in detail
+    assert "it may have been processed" in detail
+
+
 def test_a_response_that_cannot_be_stored_is_an_unknown_outcome(
     monkeypatch: pytest.MonkeyPatch, redis_server: Any
 ) -> None:
