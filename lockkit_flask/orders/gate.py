@@ -255,8 +255,8 @@ def _inside(view: Callable[..., Any], options: ViewOptions) -> Callable[..., Any
     @wraps(view)
     def idempotent_view(*args: Any, **kwargs: Any) -> Any:
         call = partial(current_app.ensure_sync(view), *args, **kwargs)
-        places = places_of(view_of(request), request.method)
-        if request.method in SAFE_METHODS or exempts(places, options):
+        method = request.method
+        if method in SAFE_METHODS or exempts(places_of(view_of(request), method), options):
             return call()
         orders = app_locks().orders
         if orders is None:
