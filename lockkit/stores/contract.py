@@ -51,6 +51,8 @@ class Store(ABC):
     was sent and no reply came.
     """
 
+    most: int | None = None  #: claims that its process can have at once; None: any number
+
     @classmethod
     @abstractmethod
     def from_settings(cls, settings: AliasSettings) -> Store:
@@ -124,8 +126,7 @@ class Store(ABC):
         return ""
 
     def create_table(self) -> None:  # noqa: B027  most need none
-        """Make its tables, if they are not there. Blocks. Raises BackendError. Default: it needs
-        none, or makes them itself."""
+        """Make its tables, if they are not there. Blocks. Raises BackendError. Default: nothing."""
 
     def records(self) -> Records | None:
         """Records beside the locks, if this store can keep any; no I/O."""

@@ -339,6 +339,15 @@ def test_sessions_are_bounded(
     assert server.sessions() == 2
 
 
+def test_more_names_at_once_than_sessions_are_refused_at_once(connect: Connect) -> None:
+    """Each needs one, so waiting for them would end only by a timeout, or never."""
+    locks = connect(options={"max_sessions": 2})
+    with pytest.raises(ConfigurationError, match=r"3 names at once .*2, which is max_sessions"):
+        locks.multi("a", "b", "c", timeout=SOON)
+    with locks.multi("a", "b", "a", timeout=SOON) as leases:
+        assert leases.names == ("a", "b")
+
+
 def test_sessions_that_nobody_renews_or_releases_are_given_to_others(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:

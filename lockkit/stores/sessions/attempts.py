@@ -28,6 +28,7 @@ class Attempts(Direct):
 
     def __init__(self, sessions: Sessions, dialect: Dialect, prefix: str) -> None:
         self._sessions = sessions
+        self.most = sessions.most
         self._sql = dialect
         self._prefix = prefix
 
