@@ -304,6 +304,21 @@ def test_behind_one_who_cannot_send_waiters_poll_after_the_first_time(locks: Loc
     at_least_once(lambda: woken(client, other))
 
 
+def test_whoever_waits_as_the_client_is_closed_is_told_later_on(locks: Locks) -> None:
+    client, other = locks(), locks()
+    lease = other.lock("a").acquire()
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(client.lock("a").acquire)
+        queued(other, "a", 1)
+        listening(client)
+        first = inbox_of(client)._connection
+        client.close()
+        eventually(lambda: inbox_of(client)._connection not in (None, first))
+        listening(client)
+        lease.release()
+        assert waiting.result(10).release()
+
+
 def test_without_sockets_it_polls_and_says_so(
     locks: Locks, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -120,6 +120,7 @@ class Inbox(Background):
             shut_down(connection.descriptor, lambda: self._connection is not connection)
 
     def ended(self) -> None:
+        self._is_idle = True  # before all ask, so that whoever then waits starts another
         self._drop()
 
     def work(self) -> float:
