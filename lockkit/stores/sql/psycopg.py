@@ -87,7 +87,7 @@ class PsycopgConnection(DriverConnection):
         return found
 
     def _messages(self) -> list[str]:
-        return [found.extra.decode(self._codec) for found in iter(self._libpq.notifies, None)]
+        return [self._read(found.extra) for found in iter(self._libpq.notifies, None)]
 
     def _executed(self, numbered: _Numbered, values: list[bytes]) -> Any:
         name, text, parameters = numbered
