@@ -153,6 +153,18 @@ def test_a_directory_that_is_not_there(connect: Connect, tmp_path: Path) -> None
         connect(tmp_path / "nowhere" / "locks.sqlite3").lock("a").acquire()
 
 
+def test_a_temporary_directory_that_cannot_be_made(
+    connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    client = connect("sqlalchemy+sqlite://")
+    with pytest.raises(lockkit.BackendUnavailable, match="in memory cannot be made: No such file"):
+        client.lock("a").acquire()
+    (tmp_path / "nowhere").mkdir()
+    with client.lock("a"):
+        assert client.lock("a").try_acquire() is None
+
+
 def test_a_file_that_is_not_a_database(connect: Connect, path: Path) -> None:
     path.write_text("To be, or not to be, that is the question. " * 50)
     with pytest.raises(lockkit.BackendUnavailable, match="is not an SQLite database"):

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from lockkit.runtime import process
-from lockkit.stores.sql.sqlite import SQLiteConnection, SQLiteConnector
+from lockkit.stores.sql.sqlite import SQLiteConnector
 
 
 def connector_beside(database: str) -> SQLiteConnector:
@@ -46,17 +46,17 @@ class TemporaryConnector(SQLiteConnector):
     """
 
     def __init__(self) -> None:
-        super().__init__(Path("unmade"))
+        super().__init__(Path("in memory"))
         self._removal: weakref.finalize[[str, int], TemporaryConnector] | None = None
         self._generation = 0
 
-    def connect(self) -> SQLiteConnection:
+    def _make_file(self) -> None:
         if self._generation != process.generation():
             directory = tempfile.mkdtemp(prefix="lockkit-")
             self._generation = process.generation()
             self._path = os.path.join(directory, "locks.sqlite3")
             self._removal = weakref.finalize(self, _remove, directory, self._generation)
-        return super().connect()
+        super()._make_file()
 
     def forget(self) -> None:
         if self._removal is not None:
