@@ -30,7 +30,7 @@ from lockkit.stores.sql.dialect import Dialect, load_dialect
 from lockkit.stores.sql.pushed import PushedTable
 from lockkit.stores.sql.sqlite import SQLiteStore, table_over
 from lockkit.stores.sql.store import SQLStore
-from lockkit.stores.sql.vendors import VENDORS, connected
+from lockkit.stores.sql.vendors import connected, vendor_of
 from lockkit_django.stores.in_tests import close_in_teardown, is_in_teardown, is_projects_own
 
 OPTIONS = ("mode", "timeout", "take_over_dead")
@@ -171,7 +171,8 @@ class ServerConnector(Connector):
 
     def __init__(self, alias: str) -> None:
         self._alias = alias
-        self._vendor = VENDORS[_vendor(alias)]
+        wrapper: Any = load_backend(connections.settings[alias]["ENGINE"]).DatabaseWrapper
+        self._vendor = vendor_of(wrapper.vendor, wrapper.Database)
 
     @property
     def dialect(self) -> Dialect:

@@ -329,7 +329,7 @@ def test_a_forked_child_listens_for_itself(locks: Locks, admin: psycopg.Connecti
 
 
 def test_a_driver_without_messages_polls(url: str, locks: Locks) -> None:
-    """Such as pg8000; here one that hides what psycopg can."""
+    """Such as psycopg2; here one that hides what psycopg can."""
 
     class Mute(psycopg.Connection[Any]):
         notifies = None  # type: ignore[assignment]

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import sqlalchemy
@@ -558,6 +560,14 @@ def test_bad_engines(url: str, options: dict[str, object], message: str) -> None
     with pytest.raises(lockkit.ConfigurationError, match=message) as caught:
         load_store(settings_from_url(url, options=options))
     assert "canary" not in str(caught.value)
+
+
+def test_another_driver_is_refused() -> None:
+    module: Any = ModuleType("cymysql")
+    module.paramstyle = "format"
+    engine = sqlalchemy.create_engine("mysql+pymysql://", module=module)
+    with pytest.raises(lockkit.ConfigurationError, match=r"PyMySQL or mysqlclient, not cymysql$"):
+        lockkit.connect(client=engine)
 
 
 def test_the_core_needs_no_driver_for_sqlite(path: Path) -> None:

@@ -21,7 +21,7 @@ from lockkit.stores.sql.engines import engine_of
 from lockkit.stores.sql.pushed import PushedTable
 from lockkit.stores.sql.sqlite import SQLiteStore, table_over
 from lockkit.stores.sql.store import SQLStore
-from lockkit.stores.sql.vendors import VENDORS, connected
+from lockkit.stores.sql.vendors import connected, vendor_of
 
 if TYPE_CHECKING:
     import sqlalchemy
@@ -75,7 +75,7 @@ class EngineConnector(Connector):
     def __init__(self, engine: sqlalchemy.Engine) -> None:
         import sqlalchemy
 
-        self._vendor = VENDORS[engine.dialect.name]
+        self._vendor = vendor_of(engine.dialect.name, engine.dialect.loaded_dbapi)
         self._failure = sqlalchemy.exc.SQLAlchemyError
         self.engine = sqlalchemy.create_engine(
             engine.url, pool=engine.pool.recreate(), isolation_level="AUTOCOMMIT"

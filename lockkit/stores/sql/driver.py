@@ -30,13 +30,12 @@ class DriverConnection(Connection):
         self.reads_from(_descriptor(driver))
         self.dialect = load_dialect(vendor.name)
         self._error: type[Exception] = module.Error
-        self._mark = "?" if module.paramstyle == "qmark" else "%s"  # drivers of names take both
         self._vendor = vendor
         self._remedy = remedy
         self._forget = forget
 
     def execute(self, statement: str, parameters: Parameters) -> Result:
-        text, names = styled(statement, self._mark)
+        text, names = styled(statement)
         values = [parameters[name] for name in names]
         try:
             return self._result(text, values)
@@ -57,9 +56,9 @@ class DriverConnection(Connection):
 
 
 @functools.cache
-def styled(statement: str, mark: str) -> tuple[str, list[str]]:
-    """With this mark for each of the ``:named`` parameters, and their names in this order."""
-    return PARAMETER.sub(mark, statement), PARAMETER.findall(statement)
+def styled(statement: str) -> tuple[str, list[str]]:
+    """With a ``%s`` for each of the ``:named`` parameters, and their names in this order."""
+    return PARAMETER.sub("%s", statement), PARAMETER.findall(statement)
 
 
 def _descriptor(driver: Any) -> int | None:

@@ -28,7 +28,7 @@ DRIVERS: Final = {
 }
 """The names of SQLAlchemy's drivers, in the order in which they are preferred: their modules."""
 
-LIBPQ: Final = ("psycopg", "psycopg2", "psycopg_async")
+LIBPQ: Final = ("psycopg", "psycopg2")
 
 PACKAGES: Final = {"postgresql": "psycopg[binary]", "mysql": "PyMySQL"}
 
@@ -123,12 +123,6 @@ def _verified(
         host = "" if "unix_socket" in said else url.host or ""
         arguments = tls.for_mysql(driver, host, said, settings.alias)
         return url.set(query={**PATIENCE, **said}), arguments
-    if url.host and not tls.is_here(url.host) and not any("ssl" in key for key in said):
-        raise ConfigurationError(
-            f"the lock alias {settings.alias!r}: lockkit does not know how {url.drivername} "
-            "verifies a server on another host: say it after the ? of LOCATION, or hand over an "
-            "engine"
-        )
     return url, {}
 
 

@@ -22,13 +22,9 @@ class PostgreSQL(Vendor):
     unwritable: ClassVar[frozenset[str]] = frozenset({"22021", "22P05"})
 
     def code(self, error: BaseException) -> str | None:
-        """As psycopg, psycopg2 and pg8000 tell it."""
-        for attribute in ("sqlstate", "pgcode"):
-            state = getattr(error, attribute, None)
-            if isinstance(state, str):
-                return state
-        fields = error.args[0] if error.args else None
-        return fields.get("C") if isinstance(fields, dict) else None
+        """As psycopg and psycopg2 tell it."""
+        state: str | None = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+        return state
 
     def is_lost(self, code: str) -> bool:
         return code[:2] in LOST_CLASSES and code != CANCELLED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from lockkit.model.errors import BackendUnavailable, StoreRefused
+from lockkit.model.errors import BackendUnavailable, ConfigurationError, StoreRefused
 from lockkit.stores.servers import first_line
 from lockkit.stores.sql.driver import DriverConnection
 from lockkit.stores.sql.mysql import MySQL
@@ -18,6 +18,18 @@ VENDORS: Final[dict[str, Vendor]] = {
     "mariadb": MySQL(),
 }
 """By the names that SQLAlchemy and Django have for them."""
+
+DRIVERS: Final = ("psycopg", "psycopg2", "pymysql", "MySQLdb")
+"""Modules. Others tell errors, and have sockets, in ways of their own."""
+
+
+def vendor_of(name: str, driver: Any) -> Vendor:
+    """``driver``: the module. Raises ConfigurationError."""
+    if (found := getattr(driver, "__name__", driver)) not in DRIVERS:
+        raise ConfigurationError(
+            f"a database is locked in over psycopg, psycopg2, PyMySQL or mysqlclient, not {found}"
+        )
+    return VENDORS[name]
 
 
 def unavailable(what: str, error: BaseException) -> BackendUnavailable:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from database_settings import complete, environment, postgresql
 from django.contrib.postgres.signals import get_hstore_oids, register_type_handlers
 from django.core.management import call_command
 from django.db import connections
+from django.db.backends.postgresql.base import DatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.db.utils import ConnectionDoesNotExist
 from django.test import override_settings
@@ -90,6 +92,14 @@ def test_beside_django_contrib_postgres(client: lockkit.LockClient) -> None:
     assert get_hstore_oids.cache_info().misses == 1
     with pytest.raises(ConnectionDoesNotExist):
         connections["lockkit:orders"]
+
+
+def test_another_driver_is_refused(
+    client: lockkit.LockClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DatabaseWrapper, "Database", ModuleType("pg8000"))
+    with pytest.raises(lockkit.ConfigurationError, match=r"PyMySQL or mysqlclient, not pg8000$"):
+        client.lock("a").acquire()
 
 
 def test_a_deployment_check_finds_missing_tables(database: dict[str, Any]) -> None:
