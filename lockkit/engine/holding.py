@@ -150,18 +150,19 @@ def extend(store: Store, hold: Hold, ttl: float, now: Clock = clock.now) -> Step
     _refuse_lost(hold, moment)
 
 
-def _hear(store: Store, hold: Hold) -> Step[None]:
-    """Ask the store how it ended: an operator may have released it. It may keep no words."""
+def _hear(store: Store, hold: Hold) -> Step[bool]:
+    """Ask the store how it ended: an operator may have released it. It may keep no words. False: it
+    does not answer."""
+    hold.dead = GONE
     try:
         words = yield from store.ended(hold.name, hold.fence)
     except BackendError:
-        words = None
-    if words is None:
-        hold.dead = GONE
-    elif words.broken_by:
+        return False
+    if words is not None and words.broken_by:
         hold.dead = f"an operator released it: {words.broken_by}"
-    else:
+    elif words is not None:
         hold.dead = f"it expired {max(0.0, -(words.left or 0.0)):.1f} s ago"
+    return True
 
 
 def _refuse_lost(hold: Hold, now: float) -> None:
@@ -212,7 +213,8 @@ def _renew(store: Store, holds: Sequence[Hold], now: Clock) -> Step[None]:
         unreadable = unreadable or (renewal.error and (request.name, renewal.error))
     gone = (h for h, renewal in zip(holds, renewals, strict=True) if renewal == Renewal(None))
     for hold in islice(gone, HEARD):
-        yield from _hear(store, hold)
+        if not (yield from _hear(store, hold)):
+            break
     if unreadable:
         log.warning("the lease on %r cannot be renewed: %s", *unreadable)
 
@@ -221,6 +223,6 @@ def _apply(hold: Hold, request: Request, renewal: Renewal, sent: float, now: flo
     if renewal.error is not None:
         hold.renewal_failed(now)
     elif renewal.left is None:
-        hold.lose()
+        hold.lose(GONE)
     else:
         hold.renewed(request.number, sent, renewal.left, now)

@@ -16,6 +16,7 @@ from steps import Steps
 import lockkit
 import lockkit.aio
 from lockkit.engine.effects import Step
+from lockkit.engine.holding import renew
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendUnavailable, OutcomeUnknown
 from lockkit.model.settings import settings_from_url
@@ -273,6 +274,29 @@ def test_a_store_that_is_down_is_asked_once_before_the_next_renewals() -> None:
         watchdog._schedule.withdraw(request(token), now())
     watchdog.work()
     assert len(asked) == 1
+
+
+def test_a_store_that_does_not_say_how_leases_ended_is_not_asked_of_each() -> None:
+    """That takes a time-out each, and nothing is renewed meanwhile."""
+    settings = settings_from_url("memory://", ttl=TTL)
+    store = load_store(settings)
+    asked: list[str] = []
+
+    def ended(name: str, _: int | None) -> Step[None]:
+        asked.append(name)
+        raise BackendUnavailable("it is down")
+
+    store.ended = ended  # type: ignore[method-assign, assignment]
+    with lockkit.LockClient(store, settings) as client:
+        leases = [client.lock(name).acquire() for name in "abc"]
+        for lease in leases:
+            client.perform(store.release(lease._hold.request))
+        client.perform(renew(store, [lease._hold for lease in leases]))
+        for lease in leases:
+            with pytest.raises(lockkit.LeaseLost, match="its store does not have it any more"):
+                lease.check()
+            assert not lease.release()
+        assert len(asked) == 1
 
 
 @pytest.mark.parametrize("api", ["sync", "async"])
