@@ -191,7 +191,10 @@ class ServerConnector(Connector):
         except (Error, RuntimeError) as error:
             raise_unless_rsa_is_missing(error)
             raise self._vendor.no_connection(error.__cause__ or error) from error
-        remedy = f"run 'manage.py migrate lockkit_django --database {self._alias}'"
+        remedy = (
+            f"run 'manage.py migrate lockkit_django --database {self._alias}', which makes it only "
+            "where DATABASE_ROUTERS let it"
+        )
         return connected(wrapper.connection, wrapper.Database, self._vendor, remedy, wrapper.close)
 
 
