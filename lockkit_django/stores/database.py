@@ -195,7 +195,7 @@ class ServerConnector(Connector):
             f"run 'manage.py migrate lockkit_django --database {self._alias}', which makes it only "
             "where DATABASE_ROUTERS let it"
         )
-        return connected(wrapper.connection, wrapper.Database, self._vendor, remedy, wrapper.close)
+        return connected(wrapper.connection, wrapper.Database, self._vendor, remedy)
 
 
 @contextmanager

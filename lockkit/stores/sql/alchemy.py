@@ -99,4 +99,4 @@ class EngineConnector(Connector):
             raise self._vendor.no_connection(getattr(error, "orig", None) or error) from error
         except TypeError as error:  # of a driver whose options are not known beforehand
             raise ConfigurationError(f"the driver of the lock database says: {error}") from error
-        return connected(made.dbapi_connection, module, self._vendor, REMEDY, made.invalidate)
+        return connected(made.dbapi_connection, module, self._vendor, REMEDY)

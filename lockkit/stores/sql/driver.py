@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -20,11 +20,8 @@ class DriverConnection(Connection):
 
     identity = None
 
-    def __init__(
-        self, driver: Any, module: Any, vendor: Vendor, remedy: str, forget: Callable[[], object]
-    ) -> None:
-        """``module``: of DB-API. ``remedy``: how the table is made. ``forget``: has what made it
-        know that it is closed."""
+    def __init__(self, driver: Any, module: Any, vendor: Vendor, remedy: str) -> None:
+        """``module``: of DB-API. ``remedy``: how the table is made."""
         self.driver = driver
         self._cursor: Any = None
         self.reads_from(_descriptor(driver))
@@ -32,7 +29,6 @@ class DriverConnection(Connection):
         self._error: type[Exception] = module.Error
         self._vendor = vendor
         self._remedy = remedy
-        self._forget = forget
 
     def execute(self, statement: str, parameters: Parameters) -> Result:
         text, names = styled(statement)
@@ -49,10 +45,8 @@ class DriverConnection(Connection):
         return Result(rows, cursor.rowcount, getattr(cursor, "lastrowid", 0))
 
     def close(self) -> None:
-        """First this: SQLAlchemy would roll back what is broken, and log that it cannot."""
-        for close in (self.driver.close, self._forget):
-            with suppress(Exception):
-                close()
+        with suppress(Exception):
+            self.driver.close()
 
 
 @functools.cache

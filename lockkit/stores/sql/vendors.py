@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from lockkit.model.errors import BackendUnavailable, ConfigurationError, StoreRefused
@@ -39,9 +38,7 @@ def unavailable(what: str, error: BaseException) -> BackendUnavailable:
     return kind(f"{what} {fails}: {first_line(error)}")
 
 
-def connected(
-    driver: Any, module: Any, vendor: Vendor, remedy: str, forget: Callable[[], object]
-) -> DriverConnection:
+def connected(driver: Any, module: Any, vendor: Vendor, remedy: str) -> DriverConnection:
     """A connection that is ready for use; see DriverConnection."""
     kind: type[DriverConnection] = DriverConnection
     if hasattr(driver, "pgconn"):
@@ -52,7 +49,7 @@ def connected(
         from lockkit.stores.sql.pymysql import PyMySQLConnection
 
         kind = PyMySQLConnection
-    connection = kind(driver, module, vendor, remedy, forget)
+    connection = kind(driver, module, vendor, remedy)
     try:
         vendor.prepare(connection)
     except BaseException:  # nobody else knows of it
