@@ -19,7 +19,7 @@ from lockkit.orders import DuplicateKeyError, Keep, Refusal, refusals, rows
 from lockkit.orders.gate import OrderStopped
 from lockkit.orders.record import RecordState
 from lockkit_django.leases.transactions import is_of_hook
-from lockkit_django.orders.errors import CONNECTION_ERRORS, unsaved
+from lockkit_django.orders.errors import is_of_connection, unsaved
 from lockkit_django.orders.table import Sql, typed_errors
 from lockkit_django.orders.transaction import (
     FIRST_ERROR,
@@ -63,7 +63,7 @@ class OwnTransaction(OrderInDatabase):
                 stage = "commit" if self._seal() else "undone"
         except BaseException as error:  # the view's own, or interrupted
             self._committed = stage == "commit" and is_of_hook(error)
-            if self._committed or stage == "view" or not isinstance(error, CONNECTION_ERRORS):
+            if self._committed or stage == "view" or not is_of_connection(error):
                 raise
             reject = unsaved(error) if stage == "commit" else refusals.STORE_DOWN
             raise self._stop(reject) from error

@@ -25,6 +25,9 @@ CONNECTION_ERRORS = (OperationalError, InterfaceError)
 CONFLICT_CLASS = "40"
 """Of SQLSTATE: the database has rolled back, because of other transactions."""
 
+ENDED_CLASS = "25"
+"""The server has ended a transaction that was idle. psycopg's word for it is InternalError."""
+
 MYSQL_CONFLICTS = frozenset({1020, 1205, 1213})
 """Record changed since the snapshot, lock wait timeout, deadlock."""
 
@@ -77,16 +80,26 @@ def is_conflict(error: BaseException) -> bool:
     cause = error.__cause__
     if not isinstance(error, DatabaseError) or cause is None:
         return False
-    state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)  # psycopg2's
-    if str(state or "").startswith(CONFLICT_CLASS):
+    if _sqlstate(error).startswith(CONFLICT_CLASS):
         return True
     number = cause.args[0] if cause.args else None
     return type(cause).__module__.startswith(("MySQLdb", "pymysql")) and number in MYSQL_CONFLICTS
 
 
-def unsaved(error: DatabaseError | InterfaceError) -> Refusal:
+def is_of_connection(error: BaseException) -> bool:
+    """Whether the connection or its transaction is over, and not what was asked is wrong."""
+    return isinstance(error, CONNECTION_ERRORS) or _sqlstate(error).startswith(ENDED_CLASS)
+
+
+def unsaved(error: BaseException) -> Refusal:
     """What to say when a COMMIT failed."""
     return refusals.NOT_SAVED if is_conflict(error) else refusals.outcome_unknown()
+
+
+def _sqlstate(error: BaseException) -> str:
+    """PostgreSQL's; empty for an error that is not Django's of that."""
+    cause = error.__cause__ if isinstance(error, DatabaseError) else None
+    return str(getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None) or "")  # psycopg2
 
 
 def _is_drfs(function: Any) -> bool:

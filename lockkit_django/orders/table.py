@@ -8,17 +8,17 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from django.db import (
+    DatabaseError,
     DataError,
     IntegrityError,
     InterfaceError,
-    OperationalError,
     ProgrammingError,
     connections,
     router,
     transaction,
 )
 
-from lockkit.model.errors import BackendUnavailable, ConfigurationError
+from lockkit.model.errors import BackendUnavailable, ConfigurationError, StoreRefused
 from lockkit.orders import DuplicateKeyError, Record, rows
 from lockkit.orders.table import Table
 
@@ -108,19 +108,16 @@ def typed_errors() -> Iterator[None]:
         yield
     except IntegrityError as error:
         raise DuplicateKeyError from error
-    except (OperationalError, InterfaceError) as error:
-        if "no such table" in str(error):
-            raise _not_migrated() from error
-        from lockkit.stores.sql.vendors import unavailable
-
-        raise unavailable("the database of the order records", error.__cause__ or error) from error
     except DataError as error:
         raise BackendUnavailable("the database does not take this order record") from error
-    except ProgrammingError as error:
-        raise _not_migrated() from error
+    except (DatabaseError, InterfaceError) as error:
+        from lockkit.stores.sql.vendors import unavailable
 
-
-def _not_migrated() -> ConfigurationError:
-    return ConfigurationError(
-        "the table of order records cannot be used; run 'manage.py migrate lockkit_django'"
-    )
+        failure = unavailable("the database of the order records", error.__cause__ or error)
+        # SQLite says OperationalError for all
+        is_wrong = isinstance(error, ProgrammingError) or "no such table" in str(error)
+        if is_wrong and not isinstance(failure, StoreRefused):  # for a missing permission
+            raise ConfigurationError(
+                "the table of order records cannot be used; run 'manage.py migrate lockkit_django'"
+            ) from error
+        raise failure from error

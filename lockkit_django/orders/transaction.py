@@ -18,6 +18,7 @@ from lockkit_django.orders.errors import (
     DRF,
     is_conflict,
     is_made_by_drf,
+    is_of_connection,
     status_of,
     unsaved,
 )
@@ -198,7 +199,7 @@ class SharedTransaction(OrderInDatabase):
             self._leave_block()
         except Exception as error:
             self.undone = not is_of_hook(error)
-            if not (self.undone and isinstance(error, CONNECTION_ERRORS)):
+            if not (self.undone and is_of_connection(error)):
                 raise
             return self.visit.refuse(unsaved(error))
         self.undone = False

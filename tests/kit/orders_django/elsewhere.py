@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import threading
 from contextlib import suppress
 from http import HTTPStatus
@@ -118,6 +119,20 @@ def _wrong_statement() -> None:
     """Django hears nothing of an error in a cursor of the view's."""
     with suppress(DatabaseError), connections["orders"].cursor() as cursor:
         cursor.execute("SELECT * FROM nowhere")
+
+
+def idles(request: HttpRequest) -> HttpResponse:
+    """Until the server has ended its transaction: a payment that is slow."""
+    number = sell("idles")
+    driver = connections["orders"].connection
+    assert select.select([driver.fileno()], [], [], 60)[0]
+    return HttpResponse(f"sold {number}", status=201)
+
+
+@idempotent(using="orders", atomic=False)
+def idles_in_commit_in(request: HttpRequest) -> HttpResponse:
+    with request.order.commit_in(transaction.atomic("orders", durable=True)):  # type: ignore[attr-defined]
+        return idles(request)
 
 
 @transaction.non_atomic_requests("orders")
@@ -273,6 +288,8 @@ urlpatterns = [
     path("orders/created", created),
     path("orders/clears", clears),
     path("orders/waits", waits),
+    path("orders/idles", idles),
+    path("orders/idles-in-commit-in", idles_in_commit_in),
     path("orders/swallows", swallows),
     path("orders/swallows-in-commit-in", swallows_in_commit_in),
     path("orders/swallows-in-method", SwallowsInMethod.as_view()),

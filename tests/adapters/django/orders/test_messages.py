@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from database_settings import complete, postgresql
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import connections
 from django.test import Client, override_settings
 from django_project.shop.models import Sale
@@ -143,6 +143,41 @@ def test_without_locks_no_lock_store_is_asked(said: Any) -> None:
         assert buy("fenced", "B-1").status_code == 500  # it has no fencing token
         assert buy("commits", "C-1").json()["code"] == "order-store-unavailable"
     assert (elsewhere.calls, counts()) == (["quick"], (1, 1))
+
+
+REFUSALS = [
+    ("SET default_transaction_read_only = on", "read-only transaction"),
+    ("SET ROLE pg_monitor", "permission denied"),
+]
+
+
+@pytest.mark.parametrize("kind", ["quick", "commits"])
+@pytest.mark.parametrize(("sql", "words"), REFUSALS, ids=["read-only", "no grants"])
+def test_a_server_that_is_up_and_refuses(
+    sql: str, words: str, kind: str, database: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After a fail-over to a standby, or under a role that may not use the table."""
+    buy("quick", "expired")
+    OrderRecord.objects.using("orders").update(expires=1)
+    with database.cursor() as cursor:
+        cursor.execute(sql)
+    refused = buy(kind)
+    assert (refused.status_code, refused.json()["code"]) == (503, "order-store-unavailable")
+    assert "Retry-After" in refused
+    with pytest.raises(CommandError) as ended:
+        call_command("locks", "prune", "--database", "orders")
+    assert ended.value.returncode == 1
+    assert words in capsys.readouterr().err
+    assert not list(locks["default"].holders())
+
+
+@pytest.mark.parametrize("kind", ["idles", "idles-in-commit-in"])
+def test_a_transaction_that_the_server_has_ended(kind: str, database: Any) -> None:
+    with database.cursor() as cursor:
+        cursor.execute("SET idle_in_transaction_session_timeout = '1ms'")
+    unknown = buy(kind)
+    assert (unknown.status_code, unknown.json()["code"]) == (503, "order-outcome-unknown")
+    assert counts() == (0, 0)
 
 
 def test_an_error_that_the_view_hides_is_seen_under_atomic_requests() -> None:
