@@ -29,6 +29,7 @@ _names: dict[str, str] = {}
 
 _stores: weakref.WeakKeyDictionary[SQLStore, str] = weakref.WeakKeyDictionary()
 _under_way: set[str] = set()
+"""Databases, by name: a second alias of one, such as a MIRROR, is never destroyed by itself."""
 
 
 def remember() -> None:
@@ -43,14 +44,14 @@ def is_projects_own(alias: str) -> bool:
 
 
 def close_in_teardown(store: SQLStore, alias: str) -> None:
-    """Close this store before a test database of that alias is destroyed."""
+    """Close this store before the test database of that alias is destroyed."""
     _stores[store] = alias
     _install()
 
 
 def is_in_teardown(alias: str) -> bool:
     """Whether the alias' test database is being destroyed: no connection may be opened."""
-    return alias in _under_way
+    return _name(alias) in _under_way
 
 
 @functools.cache
@@ -61,15 +62,15 @@ def _install() -> None:
 
     @functools.wraps(original)
     def destroy_test_db(self: BaseDatabaseCreation, *args: Any, **kwargs: Any) -> None:
-        alias = self.connection.alias
+        name = str(self.connection.settings_dict["NAME"])
         suffix = signature.bind(self, *args, **kwargs).arguments.get("suffix")
         database = _database(self, suffix)
-        _under_way.add(alias)
+        _under_way.add(name)
         try:
-            _close(alias)
+            _close(name)
             original(self, *args, **kwargs)
         finally:
-            _under_way.discard(alias)
+            _under_way.discard(name)
         if self.connection.vendor == "sqlite" and not os.path.exists(database):
             _remove_locks(database)
 
@@ -83,9 +84,9 @@ def _database(creation: BaseDatabaseCreation, suffix: str | None) -> str:
     return str(creation.get_test_db_clone_settings(suffix)["NAME"])
 
 
-def _close(alias: str) -> None:
-    for store, its_alias in list(_stores.items()):
-        if its_alias == alias:
+def _close(name: str) -> None:
+    for store, alias in list(_stores.items()):
+        if _name(alias) == name:
             store.close()
 
 

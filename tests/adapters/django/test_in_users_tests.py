@@ -35,6 +35,12 @@ DATABASES["default"] = {
     "PORT": url.port, "USER": url.username, "PASSWORD": url.password, **ATOMIC,
 }
 """
+PAST_A_POOLER = """
+DATABASES["direct"] = {
+    **DATABASES["default"], "ATOMIC_REQUESTS": False, "TEST": {"MIRROR": "default"},
+}
+LOCKKIT = {"default": "django://direct"}
+"""
 MODELS = """
 from django.db import models
 class Sale(models.Model):
@@ -230,11 +236,15 @@ def left_in(place: Path) -> list[Path]:
     return [*place.glob("test*.db*"), *place.rglob("*lockkit*")]
 
 
-def test_the_test_runner_on_postgresql(project: Project, postgres_server: PostgresServer) -> None:
+@pytest.mark.parametrize("more", ["", PAST_A_POOLER], ids=["one alias", "two aliases"])
+def test_the_test_runner_on_postgresql(
+    more: str, project: Project, postgres_server: PostgresServer
+) -> None:
     """The test database can be dropped although locks had a connection to it."""
     url = postgres_server.create_database()
     try:
-        output = run(project(POSTGRES), "-m", "django", "test", "--noinput", POSTGRES_URL=url)
+        place = project(POSTGRES + more)
+        output = run(place, "-m", "django", "test", "--noinput", POSTGRES_URL=url)
         assert "Ran 15 tests" in output
     finally:
         postgres_server.drop_database(url)
