@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from lockkit.stores import contract
 from lockkit.testing.store import Store
 
-__all__ = ["PROCESSES", "Wanted", "Without", "needs", "wanted_by"]
+__all__ = ["PROCESSES", "Wanted", "Without", "needs", "test_of", "wanted_by"]
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 
@@ -36,8 +36,14 @@ def needs(*wanted: Wanted) -> Callable[[Test], Test]:
     return mark
 
 
+def test_of(suite: type, name: str) -> Any:
+    """The test with this name: that a class above was not asked it says nothing of this one."""
+    return next(filter(None, (vars(kind).get(name) for kind in suite.__mro__)), None)
+
+
 def wanted_by(suite: type, name: str) -> tuple[Wanted, ...]:
     """What a test needs, and what all tests of its class do."""
-    owner = next(kind for kind in suite.__mro__ if name in vars(kind))
-    own: tuple[Wanted, ...] = getattr(vars(owner)[name], "needs", ())
+    test = test_of(suite, name)
+    *_, owner = (kind for kind in suite.__mro__ if vars(kind).get(name) is test)
+    own: tuple[Wanted, ...] = getattr(test, "needs", ())
     return (*own, *vars(owner).get("needs", ()))

@@ -18,8 +18,9 @@ from lockkit.model.types import Busy, Gone, Grant, Release, Renewal, Request
 from lockkit.runtime.aio_wires import ThreadWire
 from lockkit.runtime.wires import CallWire
 from lockkit.stores.contract import ProcessLocal, Sessioned
+from lockkit.stores.memory import MemoryStore
 from lockkit.testing.conformance import StoreConformance
-from lockkit.testing.store import Store
+from lockkit.testing.store import ServerStore, Store
 
 
 class Session:
@@ -133,3 +134,32 @@ def test_no_test_is_switched_off_by_hand() -> None:
 
         class _(StoreConformance):
             test_busy_at_once = None  # type: ignore[assignment]
+
+
+def asked(suite: type[StoreConformance]) -> set[str]:
+    return {each for each in dir(suite) if each.startswith("test_") and getattr(suite, each)}
+
+
+def test_a_class_below_another_is_asked_what_it_can_be_asked_itself() -> None:
+    class Switch:
+        test_busy_at_once = None
+
+    class Alone(StoreConformance):
+        schemes = ("session",)
+        tested = MemoryStore
+        reached = ServerStore
+
+    class Narrow(Switch, StoreConformance):
+        schemes = ("session",)
+        tested = SessionStore
+
+    class Below(Narrow):
+        tested = MemoryStore  # type: ignore[assignment]
+        reached = ServerStore
+
+    class Again(Below):
+        tested = SessionStore
+        reached = Store
+
+    assert asked(Narrow) == asked(Again) == asked(TestSession)
+    assert asked(Below) == asked(Alone) != asked(TestSession)
