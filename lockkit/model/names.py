@@ -67,6 +67,14 @@ def _check_unusual(text: str) -> str:
     return text
 
 
+def repair_command(name: str) -> str:
+    """What deletes a damaged record, to be typed in a shell: a request may have chosen the name.
+    Backslashes of the name are escaped where it is shown, and the command reads them back."""
+    from shlex import quote
+
+    return f"locks release {quote(name)} --damaged"
+
+
 class Field(NamedTuple):
     """One ``{…}`` of a template. ``{sku}`` is a URL parameter; its source is ``kwargs``."""
 

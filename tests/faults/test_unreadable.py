@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import re
+import shlex
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +22,8 @@ from lockkit import aio
 from lockkit.model.errors import DamagedRecord
 from lockkit.model.types import LockState
 from lockkit.operate.commands import Exit
+from lockkit.stores.redis.layout import Keys, bucket_of
+from lockkit.stores.redis.plain.keys import PlainKeys
 from lockkit.testing.blocking import AnyClient, Api, BlockingClient, connect
 from lockkit.testing.conformance.base import at_least_once, queued
 from lockkit.testing.servers import RedisServer
@@ -201,6 +205,42 @@ def test_rows_of_another_release_are_an_error_after_the_others(tmp_path: Path) -
         case.mend()
         for lease in leases:
             lease.release()
+
+
+HOSTILE = "stock:a  b$(touch x)'\"\\;`touch x`"
+"""A request may choose it: percent-encoding leaves all of this in a name."""
+
+
+def _in_a_row(place: Path, _: RedisServer) -> str:
+    with closing(sqlite3.connect(place)) as database, database:
+        database.execute("UPDATE lockkit_lock SET state = '{', version = version + 1")
+    return f"sqlite:///{place}"
+
+
+def _in_a_bucket(_: Path, server: RedisServer) -> str:
+    with server.client() as admin:
+        admin.hset(Keys("lockkit").bucket(bucket_of(HOSTILE)), f"={HOSTILE}", "something else")
+    return server.url
+
+
+def _beside_a_key(_: Path, server: RedisServer) -> str:
+    with server.client() as admin:
+        admin.set(PlainKeys("").of_name(HOSTILE)[0], "something else")
+    return f"{server.url}?protocol=plain"
+
+
+@pytest.mark.parametrize("spoil", [_in_a_row, _in_a_bucket, _beside_a_key])
+def test_the_command_that_repairs_a_name_can_be_typed_in_a_shell(
+    spoil: Callable[[Path, RedisServer], str], tmp_path: Path, redis_server: RedisServer
+) -> None:
+    redis_server.flush()
+    place = tmp_path / "locks.sqlite3"
+    with lockkit.connect(f"sqlite:///{place}") as client:
+        client.lock(HOSTILE).acquire().release()
+    with lockkit.connect(spoil(place, redis_server)) as client:
+        (line,) = re.findall("locks (release .*)", locks(client, "show", HOSTILE).out)
+        assert locks(client, *shlex.split(line), "--yes").status == Exit.OK
+        assert client.lock(HOSTILE).acquire(timeout=0).release()
 
 
 def test_an_operator_deletes_what_cannot_be_read(tmp_path: Path) -> None:

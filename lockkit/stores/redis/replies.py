@@ -19,7 +19,7 @@ from lockkit.model.errors import (
     LockError,
     UpgradeRefused,
 )
-from lockkit.model.names import check_name
+from lockkit.model.names import check_name, repair_command
 from lockkit.model.types import (
     Busy,
     Gone,
@@ -219,7 +219,7 @@ def damaged_record(what: str) -> DamagedRecord:
 
 def _damaged(bucket: bytes, name: str, what: str) -> LockInfo:
     try:
-        repair = f"locks release {check_name(name)} --damaged"
+        repair = repair_command(check_name(name))
     except InvalidName:  # nobody can lock it
         escaped = "".join(f"\\x{byte:02x}" for byte in encoded(name))
         repair = f'HDEL "{bucket.decode()}" "={escaped}" in redis-cli'

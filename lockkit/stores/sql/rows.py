@@ -8,6 +8,7 @@ from typing import Any
 from lockkit.engine.last_words import infos_of
 from lockkit.engine.state import State
 from lockkit.model.errors import DamagedRecord, LayoutMismatch
+from lockkit.model.names import repair_command
 from lockkit.model.types import LockInfo, LockState
 from lockkit.stores.sql.codec import FREE, damaged_record, decode, is_whole, row_id
 from lockkit.stores.sql.connector import Connection, Missed
@@ -16,7 +17,7 @@ from lockkit.stores.sql.words import is_words
 Row = Sequence[Any]
 """The database's clock, version, fence and state; all but the clock are None if there is no row."""
 
-UNREADABLE = "its row cannot be read, so it may be held: locks release {} --damaged"
+UNREADABLE = "its row cannot be read, so it may be held: "
 MISNAMED = "its row says another name than its id: delete the row with the id {!r}"
 
 
@@ -46,7 +47,8 @@ def infos(name: str, row: Row) -> Iterator[LockInfo]:
     try:
         state = state_of(row)
     except DamagedRecord:
-        return iter([LockInfo(name, LockState.DAMAGED, damage=UNREADABLE.format(name))])
+        damage = UNREADABLE + repair_command(name)
+        return iter([LockInfo(name, LockState.DAMAGED, damage=damage)])
     state.prune(row[0])
     return infos_of(name, state, row[0])
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from lockkit.engine.effects import Step
 from lockkit.model.errors import StoreRefused
+from lockkit.model.names import repair_command
 from lockkit.model.types import LockInfo, LockState, Page
 from lockkit.stores.redis.plain.language import PlainLanguage
 from lockkit.stores.redis.replies import info_of, waiting_of
@@ -119,4 +120,4 @@ def _seconds(left: int) -> float | None:
 def _damaged(name: str, what: str) -> str:
     if what.startswith("its key"):
         return f"{what} cannot be read, so it may be held: DEL the key in redis-cli"
-    return f"{what} cannot be read, so it may be held: locks release {name} --damaged"
+    return f"{what} cannot be read, so it may be held: {repair_command(name)}"
