@@ -21,11 +21,17 @@ _told: set[str] = set()
 
 def default_url() -> str:
     """$LOCKKIT_URL; else the embedded store: one SQLite file per user. Raises ConfigurationError
-    if the variable is empty."""
+    if the variable is empty, or the user has no home for that file."""
     url = os.environ.get(URL_VARIABLE)
     if url == "":
         raise empty_variable("the environment")
-    return url or f"sqlite:///{os.path.join(state_directory(), 'locks.sqlite3')}"
+    directory = state_directory()
+    if not (url or directory):
+        raise ConfigurationError(
+            f"there is no home directory to keep locks in: set {URL_VARIABLE}, HOME or "
+            "XDG_STATE_HOME to where all processes that are to exclude one another find them"
+        )
+    return url or f"sqlite:///{os.path.join(directory, 'locks.sqlite3')}"
 
 
 def unchosen(url: str) -> str:

@@ -127,9 +127,12 @@ def empty_variable(where: str) -> ConfigurationError:
 
 
 def state_directory() -> str:
-    """The directory for lockkit's own files; it is made when it is needed."""
-    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return os.path.join(os.path.realpath(state), "lockkit")
+    """The directory for lockkit's own files; it is made when it is needed. Empty for a user without
+    a home: below the working directory two jobs would have two."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(state):  # which its specification says to ignore
+        state = os.path.expanduser("~/.local/state")
+    return os.path.join(os.path.realpath(state), "lockkit") if os.path.isabs(state) else ""
 
 
 def settings_from_url(location: str, **options: Any) -> AliasSettings:

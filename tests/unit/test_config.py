@@ -309,6 +309,24 @@ def test_the_embedded_default_is_a_file_of_the_user(
     client.close()
 
 
+def test_the_embedded_default_is_never_in_the_working_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two jobs that begin in two directories would not exclude one another."""
+    monkeypatch.delenv("LOCKKIT_URL", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", "state")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.warns(RuntimeWarning, match=f"{tmp_path}/.local/state/lockkit/locks.sqlite3"):
+        lockkit.connect().close()
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # there is neither HOME nor user
+    with pytest.raises(lockkit.ConfigurationError, match="HOME"):
+        lockkit.connect()
+    chosen = tmp_path / "locks.sqlite3"
+    with lockkit.connect(f"sqlite:///{chosen}") as client:
+        assert client.lock("a").acquire().release()
+
+
 URLS = [
     f"redis://:{SECRET}@127.0.0.1:1/0",
     f"redis://user:{SECRET}@127.0.0.1:1/0",
