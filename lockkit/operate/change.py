@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from lockkit.leases.client import LockClient
-from lockkit.model.errors import BackendError
 from lockkit.model.types import LockInfo, LockState
 from lockkit.operate.columns import details
 from lockkit.operate.console import Console, Exit, UsageError
@@ -220,7 +219,7 @@ def _made(kind: _Change, rows: list[Row], reason: str | None, stores: Stores) ->
     by = f"{_operator()}: {reason or 'no reason given'}"
     try:
         done = kind.make(stores.client(rows[0].alias), rows[0].info, by)
-    except BackendError as error:
+    except BaseException as error:  # interrupted as well: it may be done
         _audit(kind, rows, reason, f"unknown: {type(error).__name__}")
         raise
     _audit(kind, rows, reason, kind.done if done else f"not {kind.done}: it had changed")

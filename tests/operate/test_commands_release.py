@@ -16,7 +16,7 @@ from command_line import Screen, dead_port, hold, locks
 
 import lockkit
 from lockkit.leases.client import LockClient
-from lockkit.model.errors import BackendUnavailable, LeaseLost
+from lockkit.model.errors import BackendUnavailable, LayoutMismatch, LeaseLost
 from lockkit.model.types import Owner
 from lockkit.runtime import process
 
@@ -243,20 +243,31 @@ def test_every_attempt_is_on_record(memory: LockClient, caplog: pytest.LogCaptur
     assert "\n" not in line
 
 
-def test_a_store_that_fails_in_between(
-    memory: LockClient, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (BackendUnavailable("connection refused"), 69),
+        (LayoutMismatch("another release wrote it"), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+    ids=["down", "layout", "Ctrl-C"],
+)
+def test_a_step_that_fails_in_between_is_on_record(
+    error: BaseException, status: int, memory: LockClient, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The lease may be released all the same."""
     hold(memory, "x")
 
-    class Down(LockClient):
+    class Failing(LockClient):
         def break_(self, name: str, *, fence: int, by: str = "") -> bool:
-            raise BackendUnavailable("connection refused", name=name)
+            raise error
 
-    down = Down(memory.store, memory.settings)
-    shown = locks(down, "release", "x", "--yes")
-    assert shown.status == 69
-    assert "connection refused" in shown.err
-    assert caplog.messages[0].endswith("outcome=unknown: BackendUnavailable")
+    failing = Failing(memory.store, memory.settings)
+    shown = locks(failing, "release", "x", "--yes")
+    assert shown.status == status
+    assert str(error) in shown.err
+    (line,) = caplog.messages
+    assert line.endswith(f"outcome=unknown: {type(error).__name__}")
 
 
 def test_without_logging_set_up_the_record_is_printed(tmp_path: Path) -> None:
