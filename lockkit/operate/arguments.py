@@ -116,8 +116,9 @@ def _release(parser: Parser) -> None:
         "Its holder is not stopped: it learns of the release when it next renews."
     )
     _add_name(parser)
-    parser.add_argument("--damaged", **FLAG, help="delete the record if it cannot be read")
-    parser.add_argument("--missing-ttl", **FLAG, help="give it a TTL if it has none")
+    add = parser.add_mutually_exclusive_group().add_argument
+    add("--damaged", **FLAG, help="delete the record if it cannot be read")
+    add("--missing-ttl", **FLAG, help="give it a TTL if it has none")
     _add_caution(parser, "release")
 
 

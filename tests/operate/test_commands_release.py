@@ -270,6 +270,12 @@ def test_a_step_that_fails_in_between_is_on_record(
     assert line.endswith(f"outcome=unknown: {type(error).__name__}")
 
 
+def test_two_repairs_at_once_are_refused(memory: LockClient) -> None:
+    both = locks(memory, "release", "x", "--damaged", "--missing-ttl", "--yes")
+    assert both.status == 2
+    assert "--missing-ttl: not allowed with argument --damaged" in both.err
+
+
 def test_without_logging_set_up_the_record_is_printed(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/locks.sqlite3"
     client = lockkit.connect(url)
