@@ -33,12 +33,12 @@ class OrderRecordAdmin(ModelAdmin):
     readonly_fields = fields
 
     @admin.display(description="created", ordering="created")
-    def made(self, record: OrderRecord) -> datetime:
-        return datetime.fromtimestamp(record.created / MICROSECONDS, UTC)
+    def made(self, record: OrderRecord) -> datetime | None:
+        return _time(record.created)
 
     @admin.display(description="expires", ordering="expires")
-    def ends(self, record: OrderRecord) -> datetime:
-        return datetime.fromtimestamp(record.expires / MICROSECONDS, UTC)
+    def ends(self, record: OrderRecord) -> datetime | None:
+        return _time(record.expires)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -48,3 +48,11 @@ class OrderRecordAdmin(ModelAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
+
+
+def _time(microseconds: int) -> datetime | None:
+    """None, which is shown as "-", for what another program has written there."""
+    try:
+        return datetime.fromtimestamp(microseconds / MICROSECONDS, UTC)
+    except (TypeError, ValueError, OverflowError, OSError):
+        return None

@@ -150,9 +150,12 @@ def test_redis_for_the_records_is_no_mistake(redis_url: str) -> None:
     assert found(LOCKKIT={"default": redis_url}, LOCKKIT_ORDERS=CLAIMS) == []
 
 
-@pytest.mark.django_db
-def test_the_admin_pages_show_records_and_change_none() -> None:
-    """Through the pages themselves, as the most powerful user."""
+RECORDS_PAGE = "/admin/lockkit_django/orderrecord/"
+
+
+@pytest.fixture
+def root(db: None) -> Iterator[Client]:
+    """The most powerful user, on a site with the admin pages."""
     from django.contrib.auth.models import User
 
     admin = [
@@ -161,22 +164,42 @@ def test_the_admin_pages_show_records_and_change_none() -> None:
         "django.contrib.messages",
     ]
     middleware = [*settings.MIDDLEWARE, "django.contrib.messages.middleware.MessageMiddleware"]
-    record = OrderRecord.objects.create(
-        key="k1", order_id="A-1", request="POST /", fingerprint="1:x", state="done", status=201,
-        headers="[]", body=b"a secret of hers", version=1, created=1, expires=2,
-    )  # fmt: skip
     client = Client()
     client.force_login(User.objects.create_superuser("root"))
     with override_settings(
         INSTALLED_APPS=admin, MIDDLEWARE=middleware, ROOT_URLCONF="orders_django.admin"
     ):
-        page = "/admin/lockkit_django/orderrecord/"
-        listed, shown = client.get(page), client.get(f"{page}k1/change/")
-        answers = [
-            client.get(f"{page}add/"),
-            client.post(f"{page}k1/delete/", {"post": "yes"}),
-            client.post(f"{page}k1/change/", {"order_id": "B"}),
-        ]
+        yield client
+
+
+def record_that_ends(expires: int) -> OrderRecord:
+    return OrderRecord.objects.create(
+        key="k1", order_id="A-1", request="POST /", fingerprint="1:x", state="done", status=201,
+        headers="[]", body=b"a secret of hers", version=1, created=1, expires=expires,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("expires", [2**62, "never"])
+def test_the_admin_pages_show_a_record_with_a_time_that_is_none(
+    expires: object, root: Client
+) -> None:
+    """One that another program has spoilt hides no other."""
+    record_that_ends(2)
+    with connections["default"].cursor() as cursor:
+        cursor.execute("UPDATE lockkit_order SET expires = %s", [expires])
+    for page in RECORDS_PAGE, f"{RECORDS_PAGE}k1/change/":
+        assert b"A-1" in root.get(page).content
+
+
+def test_the_admin_pages_show_records_and_change_none(root: Client) -> None:
+    record = record_that_ends(2)
+    page = RECORDS_PAGE
+    listed, shown = root.get(page), root.get(f"{page}k1/change/")
+    answers = [
+        root.get(f"{page}add/"),
+        root.post(f"{page}k1/delete/", {"post": "yes"}),
+        root.post(f"{page}k1/change/", {"order_id": "B"}),
+    ]
     assert b"A-1" in listed.content
     assert b"A-1" in shown.content
     assert b"secret" not in listed.content + shown.content
