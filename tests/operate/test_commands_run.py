@@ -78,6 +78,15 @@ def test_two_dashes_of_the_program_are_its_own(url: str) -> None:
     assert ran == "--url -- x\n"
 
 
+def test_a_name_that_begins_with_a_dash(client: LockClient) -> None:
+    """Two dashes begin the program, so they are no way to say it."""
+    says = ["sh", "-c", 'test "$LOCKKIT_NAME" = -job']
+    assert locks(client, "run", r"\x2djob", *says).status == 0
+    assert locks(client, "run", "--", "-job", *says).status == 2
+    with client.lock("-job"):
+        assert locks(client, "show", "--", "-job").out.startswith("name:     -job\n")
+
+
 def test_values_that_make_no_sense_are_usage_errors(client: LockClient) -> None:
     ended = locks(client, "run", "job", "--ttl", "0", "true")
     assert ended.status == 2
