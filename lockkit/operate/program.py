@@ -2,8 +2,9 @@
 
 Guarantee: the program starts only when the lock is held, and is terminated if the lease is lost, or
 if this command is killed.
-Limit: it may go on for a moment after that. The resource to which it writes should compare
-$LOCKKIT_FENCE, which it has in stores with fencing tokens.
+Limit: it may go on for a moment after that, and one of another user, such as sudo's, until it ends
+by itself. The resource to which it writes should compare $LOCKKIT_FENCE, which it has in stores
+with fencing tokens.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ def _run_under(lease: Lease, program: _Program, console: Console) -> int:
     try:
         status = program.run(_fence_of(lease))
     finally:
+        program.end()  # nobody else may begin before
         kept = _give_back(lease, console)
     if kept:
         return status
@@ -231,6 +233,8 @@ class _Program:
             if not self._ended.is_set():
                 self._signal(number)
                 self._ended.wait(GRACE)
+        if not self._ended.is_set():
+            self._console.complain("the program goes on without the lock: it cannot be ended")
 
     def hear(self, number: int, _: FrameType | None) -> None:
         """While the lock is waited for, a signal ends the wait. Later it is passed to the program.
@@ -238,7 +242,8 @@ class _Program:
         if self._runs:
             by_itself = self._group is None and number in (signal.SIGINT, signal.SIGQUIT)
             if not (by_itself or self._ended.is_set()):
-                os.kill(self.child.pid, number)
+                with suppress(PermissionError):
+                    os.kill(self.child.pid, number)
         elif number == signal.SIGINT:
             raise KeyboardInterrupt
         elif number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
@@ -248,17 +253,18 @@ class _Program:
         """End the program, also if it has not begun."""
         self._pipe.close()
         if self._runs:
-            self.child.terminate()  # does nothing to one that has ended
+            with suppress(PermissionError):
+                self.child.terminate()  # does nothing to one that has ended
         self.child.wait()
 
     def _signal(self, number: int) -> None:
         """To the program, and to what it has started."""
         pid, group = self.child.pid, self._group
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):
             if group is None or os.getpgid(pid) != group:  # it has left it, as by setsid
                 os.kill(pid, number)
         if group is not None:
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, number)
 
     def _end_group(self) -> None:

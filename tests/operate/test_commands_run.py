@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import os
 import pty
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +19,9 @@ from command_line import dead_port, hold, locks, locks_process, start, until
 
 import lockkit
 from lockkit.leases.client import LockClient
+from lockkit.model.types import LockInfo
 from lockkit.operate import program
+from lockkit.operate.commands import run
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
 
@@ -306,6 +310,62 @@ def test_what_a_program_leaves_behind_on_purpose_stays(url: str) -> None:
     shown = locks_process("run", "job", *leaves, url=url)
     assert shown.status == 0
     os.kill(int(shown.out), signal.SIGKILL)  # it is there
+
+
+def refuse_signals(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """As if the program were another user's. The signals that were refused."""
+    refused = []
+
+    def kill(_: int, number: int) -> None:
+        if number:
+            refused.append(number)
+        raise PermissionError("Operation not permitted")
+
+    monkeypatch.setattr(program.os, "kill", kill)
+    monkeypatch.setattr(program.os, "killpg", kill)
+    return refused
+
+
+def test_the_lock_is_held_while_a_program_of_another_user_runs(
+    client: LockClient, go: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as sudo's. A signal that it cannot be given ends nothing."""
+    refused = refuse_signals(monkeypatch)
+
+    def resize_the_terminal() -> LockInfo | None:
+        go.read_text()  # it runs
+        try:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGWINCH)
+            until(lambda: refused)
+            return client.inspect("job")
+        finally:
+            go.write_text("")
+
+    with ThreadPoolExecutor(1) as threads:
+        held = threads.submit(resize_the_terminal)
+        shown = locks(client, "run", "job", "sh", "-c", ': > "$0"; : < "$0"', str(go))
+        assert held.result() is not None
+    assert (shown.status, shown.err) == (0, "")
+
+
+def test_a_lost_lease_is_told_if_the_program_goes_on(
+    client: LockClient, go: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = refuse_signals(monkeypatch)
+    monkeypatch.setattr(program, "GRACE", 0.1)
+    out, err = io.StringIO(), io.StringIO()
+
+    def let_it_end() -> None:
+        try:
+            until(lambda: "the program goes on without the lock" in err.getvalue())
+        finally:
+            go.write_text("")
+
+    command = ["run", "job", "--ttl", "0.5", "--max-hold", "0.1", "sh", "-c", ': < "$0"', str(go)]
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(let_it_end)
+        assert run(command, {"default": lambda: client}, stdout=out, stderr=err) == 1
+    assert {signal.SIGTERM, signal.SIGKILL} <= set(refused)
 
 
 def test_a_loss_that_the_program_did_not_live_to_hear_of(
