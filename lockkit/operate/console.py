@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from enum import IntEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 CLEAR = "\x1b[H\x1b[2J"
 
@@ -92,11 +92,9 @@ class Console:
             self._out.flush()
 
     def forget_reader(self) -> None:
-        """The reader of the output has stopped reading, as ``head`` does. Write nothing more, and
-        keep the interpreter from complaining when it flushes at exit."""
+        """The reader of the output has stopped reading, as ``head`` does. Write nothing more."""
         self.has_reader = False
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard(sys.stdout)
 
     def clear(self) -> None:
         """Clear the screen; in a pipe, write an empty line."""
@@ -118,8 +116,18 @@ class Console:
         return f"\x1b[1;31m{text}\x1b[0m" if self.color else text
 
     def _tell(self, text: str) -> None:
-        self._err.write(_encodable(text, self._err))
-        self._err.flush()
+        try:
+            self._err.write(_encodable(text, self._err))
+            self._err.flush()
+        except OSError:  # nobody can be told; what is to be done is done all the same
+            _discard(self._err)
+
+
+def _discard(stream: Any) -> None:
+    """Send to nowhere what is written to it, also what the interpreter flushes at exit: else that
+    complains, and changes the exit status."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _encodable(text: str, stream: Writable) -> str:

@@ -135,6 +135,14 @@ def test_held_by_somebody_else(client: LockClient, tmp_path: Path) -> None:
     assert not ran.exists()
 
 
+def test_held_by_somebody_else_and_nobody_to_tell(client: LockClient, url: str) -> None:
+    hold(client, "job")
+    with start("run", "job", "--timeout", "0", "--", "true", url=url) as process:
+        assert process.stderr is not None
+        process.stderr.close()
+        assert process.wait(20) == 75
+
+
 def test_store_down(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     url = f"redis://127.0.0.1:{dead_port()}/0"
@@ -187,6 +195,23 @@ def test_a_lost_lease_ends_the_program(client: LockClient, url: str, tmp_path: P
     assert process.returncode == 1
     assert "the lease on 'job' is lost: " in err
     assert ended.exists(), "it was asked to end"
+
+
+def test_a_lost_lease_ends_the_program_also_if_nobody_can_be_told(
+    client: LockClient, url: str
+) -> None:
+    """Who read standard error has gone, or its disk is full."""
+    program = READY + "import signal; signal.pause()"
+    with start("run", "job", "--ttl", "1", *python(program), url=url) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stderr.close()
+        break_job(client)
+        try:
+            assert process.wait(20) == 1
+        finally:
+            process.terminate()
 
 
 def by_a_script(program: str) -> tuple[str, ...]:
