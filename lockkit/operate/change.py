@@ -130,8 +130,7 @@ def _change(kind: _Change, arguments: argparse.Namespace, stores: Stores, consol
         return Exit.ERROR
     chosen = _chosen(meant, kind, arguments.fence)
     for row in chosen:
-        console.write(details(row, console))
-    console.flush()
+        console.report(details(row, console))
     if kind is _RELEASE and all(process_of(row.info.owner) is Process.GONE for row in chosen):
         kind = kind._replace(question="Release this lease?", success="released")  # none to stop
     why_not = _why_not(chosen[0].info, kind, arguments, console)
@@ -140,8 +139,7 @@ def _change(kind: _Change, arguments: argparse.Namespace, stores: Stores, consol
     if why_not is not None:
         console.complain(f"not {kind.done}{why_not}")
         return Exit.OK if why_not == DRY_RUN else Exit.ERROR
-    console.write(f"{kind.success}\n")
-    console.flush()
+    console.report(f"{kind.success}\n")
     return Exit.OK
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import sys
 from enum import IntEnum
 from typing import Any, Protocol
 
@@ -91,10 +90,18 @@ class Console:
         if self.has_reader:
             self._out.flush()
 
+    def report(self, text: str) -> None:
+        """Write what a command changes. Unlike a listing, it goes on if nobody reads that."""
+        try:
+            self.write(text)
+            self.flush()
+        except BrokenPipeError:
+            self.forget_reader()
+
     def forget_reader(self) -> None:
         """The reader of the output has stopped reading, as ``head`` does. Write nothing more."""
         self.has_reader = False
-        _discard(sys.stdout)
+        _discard(self._out)
 
     def clear(self) -> None:
         """Clear the screen; in a pipe, write an empty line."""

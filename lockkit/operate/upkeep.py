@@ -84,7 +84,7 @@ def _repair(tables: Mapping[str, RecordTable], order: str, console: Console) -> 
     found = [name for name, table in tables.items() if table.repair(order.removeprefix("order:"))]
     for name in found:
         log.warning("the record of %s in the database %s is deleted by an operator", order, name)
-        console.write(f"{escape(name)}: the record of {escape(order)} is deleted\n")
+        console.report(f"{escape(name)}: the record of {escape(order)} is deleted\n")
     if not found:
         console.complain(f"{escape(order)} has no record that cannot be read")
     return Exit.OK if found else Exit.ERROR
@@ -106,8 +106,7 @@ def _prune(name: str, table: RecordTable, batch: int, console: Console) -> Exit:
         console.complain(f"database {escape(name)}: {printable(str(error))}")
         ending = Exit.ERROR if isinstance(error, StoreRefused) else Exit.STORE_DOWN
     finally:
-        console.write(f"{escape(name)}: {deleted} expired order records deleted\n")
-        console.flush()
+        console.report(f"{escape(name)}: {deleted} expired order records deleted\n")
     return ending
 
 

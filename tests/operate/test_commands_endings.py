@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import os
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from command_line import dead_port, hold, locks, start
@@ -17,7 +19,9 @@ from command_line import dead_port, hold, locks, start
 import lockkit
 import lockkit.aio
 from lockkit.leases.client import LockClient
+from lockkit.model.errors import BackendUnavailable
 from lockkit.model.types import LockInfo
+from lockkit.operate.commands import OrderRecords, run
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
 
@@ -52,6 +56,45 @@ def test_fail_on_stuck_survives_a_reader_that_has_enough(url: str) -> None:
             process.stdout.close()
             said = process.stderr.read()
         assert (process.returncode, said) == (status, "")
+
+
+class Records(NamedTuple):
+    """Those of orders in one database."""
+
+    expired: int = 0
+    damaged: tuple[str, ...] = ()
+
+    def prune(self, batch: int) -> Iterator[int]:
+        assert batch
+        if self.expired < 0:
+            raise BackendUnavailable("connection refused")
+        yield self.expired
+
+    def unreadable(self) -> Iterator[str]:
+        yield from self.damaged
+
+    def repair(self, key: str) -> bool:
+        return key in self.damaged
+
+
+class Unread(io.StringIO):
+    """Its reader has gone."""
+
+    def flush(self) -> None:
+        raise BrokenPipeError
+
+
+def prune(out: io.StringIO, *tables: Records) -> tuple[int, str]:
+    err = io.StringIO()
+    named = {f"db{number}": table for number, table in enumerate(tables)}
+    found = OrderRecords(named, tuple(named))
+    return run(["prune"], {}, stdout=out, stderr=err, records=lambda: found), err.getvalue()
+
+
+def test_prune_goes_on_if_nobody_reads() -> None:
+    status, err = prune(Unread(), Records(2), Records(3, ("a17",)))
+    assert status == 3
+    assert "order:a17 cannot be read" in err
 
 
 def test_stuck_and_down_are_told_apart(memory: LockClient, gone: LockClient) -> None:

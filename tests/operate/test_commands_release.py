@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_line import Screen, dead_port, hold, locks
+from command_line import Screen, dead_port, hold, locks, start
 
 import lockkit
 from lockkit.leases.client import LockClient
@@ -56,6 +56,20 @@ def test_without_a_terminal_it_needs_yes(client: LockClient) -> None:
     assert done.status == 0
     assert "elsewhere:4121" in done.out, "it shows what it releases"
     assert fence_of(client, "order:A-17") is None
+
+
+def test_it_releases_also_if_nobody_reads_what(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/locks.sqlite3"
+    client = lockkit.connect(url)
+    hold(client, "job")
+    with start("release", "job", "--yes", url=url) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert "outcome=released" in process.stderr.read()
+    assert process.returncode == 0
+    assert client.inspect("job") is None
+    client.close()
 
 
 def test_of_a_process_that_is_gone_nobody_is_left_to_stop(client: LockClient) -> None:
