@@ -76,7 +76,7 @@ def prune(records: OrderRecords, arguments: argparse.Namespace, console: Console
     if arguments.unreadable is not None:
         return _repair(tables, arguments.unreadable, console)
     endings = [_prune(name, table, arguments.batch, console) for name, table in tables.items()]
-    return max(endings, default=Exit.OK)
+    return Exit.STUCK if Exit.STUCK in endings else max(endings, default=Exit.OK)
 
 
 def _repair(tables: Mapping[str, RecordTable], order: str, console: Console) -> Exit:

@@ -91,6 +91,13 @@ def prune(out: io.StringIO, *tables: Records) -> tuple[int, str]:
     return run(["prune"], {}, stdout=out, stderr=err, records=lambda: found), err.getvalue()
 
 
+def test_prune_ends_with_the_gravest_of_several_databases() -> None:
+    down, damaged, well = Records(-1), Records(2, ("a17",)), Records(3)
+    assert prune(io.StringIO(), well, down)[0] == 69
+    for tables in (damaged, down, well), (down, well, damaged):
+        assert prune(io.StringIO(), *tables)[0] == 3
+
+
 def test_prune_goes_on_if_nobody_reads() -> None:
     status, err = prune(Unread(), Records(2), Records(3, ("a17",)))
     assert status == 3
