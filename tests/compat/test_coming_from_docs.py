@@ -17,6 +17,7 @@ import pytest
 import redis
 import redis_lock
 import sherlock
+from command_line import hold, until
 from django_redis.client import DefaultClient
 from places import ROOT
 
@@ -124,6 +125,17 @@ def test_every_block_runs(redis_url: str, tmp_path: Path) -> None:
             exec(compile(text, "docs/coming-from.md", "exec"), names)
     assert names["fence"] > 0
     names["client"].close()
+
+
+def test_what_becomes_of_locked(redis_url: str) -> None:
+    """A lease that expired is listed for a while, and nobody has the lock."""
+    (expression,) = re.findall(r"^\| `locked\(\)` \|.*\| `([^`]*)` \|$", PAGE, re.MULTILINE)
+    for url in (redis_url, f"{redis_url}?protocol=plain"):
+        with lockkit.connect(url) as locks:
+            hold(locks, "job", ttl=0.5)
+            assert eval(expression, {"locks": locks, "name": "job"})
+            until(lambda: (info := locks.inspect("job")) and info.state == "abandoned")
+            assert not eval(expression, {"locks": locks, "name": "job"})
 
 
 def test_the_blocks_for_django_are_a_project(redis_url: str, tmp_path: Path) -> None:
