@@ -60,14 +60,29 @@ def add(language: str, path: str | os.PathLike[str]) -> None:
     """Use the catalogue in this file for a language such as ``fr`` or ``pt-br``.
 
     It takes precedence over lockkit's own. A refusal that it says only in part is in English, or
-    in lockkit's own words of that language. Raises OSError or tomllib.TOMLDecodeError.
+    in lockkit's own words of that language. Raises OSError, or ValueError (which
+    tomllib.TOMLDecodeError is) also for a text that cannot be filled in.
     """
     tag = _tag(language)
     with open(path, "rb") as file:
         theirs = _parsed(file.read())
+    for code in theirs.keys() & _ours(DEFAULT).keys():
+        _check(tag, code, theirs)
     ours = _ours(_OURS[tag]) if tag in _OURS else {}
     _added[tag] = Catalogue(tag, {c: ours.get(c, {}) | theirs.get(c, {}) for c in ours | theirs})
     catalogue.cache_clear()
+
+
+def _check(tag: str, code: str, entries: Mapping[str, Any]) -> None:
+    """Raises ValueError. A refusal has the values that its English text names, and ``seconds``."""
+    from string import Formatter
+
+    english = "".join(_ours(DEFAULT)[code].values())
+    values = {field: 1 for _, field, _, _ in Formatter().parse(english) if field}
+    try:
+        Catalogue(tag, entries).text(code, {"seconds": 1, **values})
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ValueError(f"the catalogue {tag!r}: a text of {code} is wrong: {error!r}") from error
 
 
 @cache

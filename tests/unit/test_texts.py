@@ -123,3 +123,30 @@ def test_a_catalogue_that_cannot_be_read_is_told_at_once(tmp_path: Path) -> None
     with pytest.raises(tomllib.TOMLDecodeError):
         texts.add("de", broken)
     assert texts.catalogue("de").language == "en"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *('advice = "Attendez {secondes} s"', 'advice = "Attendez {"', 'detail = "{reason}"'),
+        *('title = "{}"', "title = 5", 'detail = "{seconds:x y}"'),
+    ],
+)
+def test_a_text_that_cannot_be_filled_in_is_told_at_once(
+    said: str, add: Callable[[str, str], None]
+) -> None:
+    """And not when somebody is refused."""
+    with pytest.raises(ValueError, match=r"'fr'.* order-running"):
+        add("fr", f"[order-running]\n{said}\n")
+    assert texts.catalogue("fr").language == "en"
+
+
+def test_so_is_a_text_where_a_table_should_be(add: Callable[[str, str], None]) -> None:
+    with pytest.raises(ValueError, match=r"'fr'.* lock-busy"):
+        add("fr", 'lock-busy = "Occupé"\n')
+
+
+def test_each_value_of_a_refusal_may_be_said(add: Callable[[str, str], None]) -> None:
+    add("fr", '[order-too-large]\ntitle = "{limit:,}"\ndetail = "{seconds}"\nadvice = "{{}}"\n')
+    refusal = Refusal(413, "order-too-large", 1, values={"limit": 1000}).in_language("fr")
+    assert (refusal.title, refusal.detail, refusal.advice) == ("1,000", "1", "{}")
