@@ -248,8 +248,9 @@ class LockInfo(NamedTuple):
 
     @property
     def waiting(self) -> float | None:
-        """Seconds for which the first live waiter has waited."""
-        return next((each.since for each in self.queue if each.alive), None)
+        """Seconds that the first live waiter has waited: at most, if ``queue`` shows none."""
+        alive = [each for each in self.queue if each.alive] or self.queue[-1:]
+        return alive[0].since if self.waiters_alive and alive else None
 
     @property
     def used_as(self) -> str:
@@ -284,11 +285,10 @@ def before_drift(left: float) -> float:
 
 def granted(request: Request, grant: Grant, sent: float, now: float) -> Granted | None:
     """None: its reply took longer than the lease."""
-    left = grant.left
-    deadline = sent + left - drift(left)
+    deadline = sent + grant.left - drift(grant.left)
     if deadline <= now:
         return None
-    return tuple.__new__(Granted, (request, grant.fence, deadline, now, left >= request.ttl))
+    return tuple.__new__(Granted, (request, grant.fence, deadline, now, grant.left >= request.ttl))
 
 
 def alive_for(ttl: float) -> float:

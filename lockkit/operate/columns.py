@@ -144,7 +144,7 @@ def _judged(row: Row, console: Console) -> Iterator[Fact]:
     if info.state is LockState.HELD:
         first = duration(info.waiting)
         waiting = f"{info.waiters_alive} wait, the first for {first}"
-        nobody = info.waiting is None
+        nobody = not info.waiters_alive
         yield "break", f"{safe_to_break(info).why}; {'nobody waits' if nobody else waiting}"
 
 

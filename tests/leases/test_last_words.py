@@ -386,10 +386,10 @@ def test_a_waiter_that_starves() -> None:
     assert stuck(info._replace(queue=gone)) is None, "the first one is dead"
 
 
-def wait_for(client: LockClient, name: str, count: int) -> None:
-    for number in range(count):
+def wait_for(client: LockClient, name: str, count: int, ttl: float = 60.0, first: int = 0) -> None:
+    for number in range(first, first + count):
         owner = Owner("web-3", number, "t", "POST /pay").encode()
-        waiting = Request(name, f"{number:032x}", 60.0, owner, Mode.ENQUEUE)
+        waiting = Request(name, f"{number:032x}", ttl, owner, Mode.ENQUEUE)
         client.perform(client.store.acquire(waiting))
 
 
@@ -418,6 +418,27 @@ def test_show_has_the_queue(client: LockClient) -> None:
     assert re.search(r"queue: +1\. web-3:0 POST /pay waits \d\.\ds\n", shown)
     assert re.search(r"\n +16\. web-3:15 POST /pay waits", shown)
     assert re.search(r"\n +and 4 more\n", shown)
+
+
+def test_many_dead_waiters_hide_nobody_who_lives(client: LockClient) -> None:
+    """They are at the head of the queue until the next one joins it."""
+    hold(client, "busy")
+    wait_for(client, "busy", 16, ttl=1.5)
+    wait_for(client, "busy", 1, first=16)
+    last = Request("busy", f"{16:032x}", 60.0, "", Mode.POLL)
+
+    def only_the_last_lives() -> bool:
+        client.perform(client.store.acquire(last))
+        info = client.inspect("busy")
+        assert info is not None
+        return info.waiters_alive == 1
+
+    until(only_the_last_lives)
+    shown = locks(client, "show", "busy").out
+    assert re.search(r"break: +not known, .*; 1 wait, the first for \d\.\ds\n", shown)
+    found = locks(client, "--waiting-longer-than", "0.1", "--fail-on-stuck")
+    assert found.status == 3
+    assert "the first of 1 waits for " in found.out
 
 
 def test_a_queue_that_grows_is_told_by_watch(memory: LockClient) -> None:
