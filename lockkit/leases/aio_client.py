@@ -103,14 +103,18 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
         """What the store knows of one name; None if nothing."""
         return await anext(self.holders(check_name(name)), None)
 
-    async def last_words(self, name: str) -> list[LockInfo]:
-        """How leases on it ended that were not released, in the last day."""
-        return await self.perform(self._listed.last_words(check_name(name)))
+    async def last_words(self, name: str | None = None) -> list[LockInfo]:
+        """How leases ended that were not released, in the last day; or of one name."""
+        return await self.perform(self._listed.last_words(name and check_name(name)))
 
     async def break_(self, name: str, *, fence: int, by: str = "") -> bool:
         """Release what somebody else holds, if it still is the grant with this fencing token."""
         who = process.operator(by)
         return await self.perform(self._listed.break_(check_name(name), check_fence(fence), who))
+
+    async def repair(self, name: str) -> bool:
+        """Delete what is kept of a name, if it cannot be read; False: it can be."""
+        return await self.perform(self._listed.repair(check_name(name)))
 
     async def close(self) -> None:
         """Close connections. Leases still held are not released: they expire, and those of sessions

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 import lockkit
+from lockkit import aio
 from lockkit.model.errors import (
     AcquireTimeout,
     BackendError,
@@ -364,6 +365,17 @@ def test_what_lies_beside_a_key_may_be_damaged(
         assert info.damage.startswith(damage)
         assert locks.repair(NAME) is True
         with locks.lock(NAME):
+            pass
+
+
+async def test_a_task_repairs_it_as_well(url: str, other: redis.Redis) -> None:
+    other.set(PlainKeys("").of_name(NAME)[0], "x")
+    async with aio.connect(url) as locks:
+        with pytest.raises(DamagedRecord):
+            await locks.lock(NAME).acquire()
+        assert await locks.repair(NAME) is True
+        assert await locks.repair(NAME) is False
+        async with locks.lock(NAME):
             pass
 
 
