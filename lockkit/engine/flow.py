@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from lockkit.stores.contract import Waited
 
 OWN = (
-    ": this very thread or task, which would wait for itself. Use the lease that it has (in a "
-    "view, that of lock_view), or say reentrant=True in both places"
+    ": this very thread or task, which would wait for itself, or another of the same name. Use the "
+    "lease that it has (in a view, that of lock_view), or say reentrant=True in both places"
 )
 
 TAKEOVER_STEP = 0.002
@@ -259,7 +259,8 @@ class _Acquire:
         return kind(text, name=self.request.name, waited=waited, holder=holder, own=own)
 
     def _is_own(self, holder: Owner) -> bool:
-        """Whether the asker holds it itself, in the same thread or task, and waits for itself."""
+        """Whether the asker holds it itself, in the same thread or task, and waits for itself; or
+        so does another of its process that has the same name."""
         asker = Owner.decode(self.request.owner)
         return self.request.kind is Kind.MUTEX and holder._replace(label="") == asker._replace(
             label=""

@@ -101,7 +101,8 @@ class AcquireTimeout(LockError, TimeoutError):
     - ``waited``: seconds.
     - ``holder``: the last owner that was seen, or None.
     - ``retry_after``: an estimate, from recent hold times, of when to try again, in whole seconds.
-    - ``own``: true if the thread or task that asks holds the lock itself, so waiting is useless.
+    - ``own``: true if the thread or task that asks holds the lock itself, so waiting is useless;
+      or another of its process that has the same name.
     """
 
     def __init__(

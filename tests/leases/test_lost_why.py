@@ -147,10 +147,12 @@ def test_what_this_thread_holds_itself(client: LockClient) -> None:
             except LockHeld as error:
                 said.append(str(error))
 
-        thread = threading.Thread(target=other)
-        thread.start()
-        thread.join()
+        for name in (None, threading.current_thread().name):
+            thread = threading.Thread(target=other, name=name)
+            thread.start()
+            thread.join()
     assert "wait for itself" not in said[0]
+    assert "wait for itself, or another of the same name" in said[1]
 
 
 def test_what_this_task_holds_itself(tmp_path: Path) -> None:
