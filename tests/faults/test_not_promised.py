@@ -218,6 +218,18 @@ def test_no_wall_clock_decides_in_memory(connected: Connect) -> None:
         assert other.lock("a").try_acquire() is None
 
 
+@pytest.mark.parametrize(("url", "granted"), [("memory://", True), ("sqlite:///", False)])
+def test_another_process_has_another_memory(
+    url: str, granted: bool, connected: Connect, tmp_path: Path
+) -> None:
+    """A file of SQLite both have."""
+    url += f"{tmp_path}/locks.sqlite3" if url.startswith("sqlite") else "not-promised"
+    ask = "import sys, lockkit; print(lockkit.connect(sys.argv[1]).lock('a').try_acquire())"
+    with connected(url).lock("a").acquire():
+        said = subprocess.check_output([sys.executable, "-W", "ignore", "-c", ask, url], text=True)
+    assert said.startswith("<Lease 'a' held") is granted
+
+
 @pytest.fixture
 def one_server(redis_server: RedisServer) -> tuple[str, list[RedisServer]]:
     redis_server.flush()
