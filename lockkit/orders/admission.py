@@ -50,11 +50,11 @@ class Admission:
         self._means = means
         self._until, self._locks = until, locks
 
-    async def admit(self, *, looks: bool) -> Decision:
-        """``looks``: for a record, before it takes the lock."""
+    async def admit(self, *, looks: bool, key_decides: bool) -> Decision:
+        """``looks``: for a record, before it takes the lock. ``key_decides``: as of Orders."""
         if not (looks or self.order.stale):
             try:
-                return await self._enter(None)
+                return await self._enter(None, key_decides=key_decides)
             except BackendError:  # an answer that is stored needs no lock
                 known = judge(self.order, await self._find(fresh=False))
                 if known is None:
@@ -64,7 +64,7 @@ class Admission:
         known = judge(self.order, found)
         if known is not None:
             return await self._told(known)
-        return await self._enter(found)
+        return await self._enter(found, key_decides=key_decides)
 
     def _without_the_lock(self, found: Record | None) -> Record | None:
         """Between a COMMIT and its response an order is done, but its lock is still held: wait.
@@ -75,15 +75,16 @@ class Admission:
             return found
         return found._replace(state=RecordState.RUNNING)
 
-    async def _enter(self, found: Record | None) -> Decision:
-        """Take the lock. If nobody held it, the unique key decides, without another look."""
+    async def _enter(self, found: Record | None, *, key_decides: bool) -> Decision:
+        """Take the lock. If nobody held it, what was found before is outdated: look again, unless
+        the record comes before the view, so that its unique key decides."""
         try:
             lease = await self._acquire(0) if self._locks else NO_LEASE
         except LockHeld as held:
             if _asks_for_something_else(self.order, held.holder):
                 return refusals.DIFFERENT
             return await self._wait()
-        if left_running(found):
+        if left_running(found) or not (key_decides or self._orders.claims):
             return await self._look_again(lease)
         return await self._let_in(self._proceed(lease, found))
 

@@ -97,17 +97,18 @@ class Orders:
     def admit(self, order: Order, *, key_decides: bool = False) -> Flow[Decision]:
         """Whether the view may run for this order now. With STORE "redis" it is then claimed.
 
+        A record is looked for before the lock only if this process has seen the order lately.
         ``key_decides``: the view runs only after the record was inserted, so there is no need to
-        look for one before. It is looked for if this process has seen the order lately. With LOCK
-        "never" there is no lock, either.
+        look for one under the lock. With LOCK "never" there is no lock, either.
         """
         until = time.monotonic() + self.settings.wait
-        looks = not (key_decides and self._is_new(order.key))
+        looks = not self._is_new(order.key)
         locks = not (key_decides and self._never_locks)
 
         async def admitted(means: Means) -> Decision:
+            admission = Admission(self, order, means, until, locks=locks)
             try:
-                return await Admission(self, order, means, until, locks=locks).admit(looks=looks)
+                return await admission.admit(looks=looks, key_decides=key_decides)
             except BackendError as failure:
                 return _down(failure)
 

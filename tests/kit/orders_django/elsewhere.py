@@ -115,6 +115,14 @@ def commits(request: HttpRequest) -> HttpResponse:
         return HttpResponse(f"sold {sell('commits')}", status=201)
 
 
+@idempotent(atomic=False)
+def charges(request: HttpRequest) -> HttpResponse:
+    """Does something elsewhere, and then saves it."""
+    calls.append("charged")
+    with request.order.commit_in(transaction.atomic("orders", durable=True)):  # type: ignore[attr-defined]
+        return HttpResponse(f"sold {sell('charges')}", status=201)
+
+
 def _wrong_statement() -> None:
     """Django hears nothing of an error in a cursor of the view's."""
     with suppress(DatabaseError), connections["orders"].cursor() as cursor:
@@ -296,6 +304,7 @@ urlpatterns = [
     path("orders/crosses/<int:first>/<int:second>", crosses),
     path("orders/reads-first/<int:row>", reads_first),
     path("orders/commits", commits),
+    path("orders/charges", charges),
     path("orders/patient", patient),
     path("orders/patient-in-commit-in", patient_in_commit_in),
     path("orders/waits-in-commit-in", waits_in_commit_in),

@@ -19,8 +19,10 @@ from django.test.utils import CaptureQueriesContext
 from django_project.shop.models import Sale
 from orders_django import elsewhere, losing
 
+from lockkit.orders import Record
 from lockkit_django import locks
 from lockkit_django.models import OrderRecord
+from lockkit_django.orders.table import OrderTable
 
 REPLAYED = "Idempotent-Replayed"
 KINDS = ["outside", "inside", "inside-other", "inside-locked", "method", "mixed"]
@@ -134,6 +136,35 @@ def test_what_decides_is_not_read_from_a_replica() -> None:
         looks = [query["sql"] for query in asked if "lockkit_order" in query["sql"]]
         assert [sql.split()[0] for sql in looks] == ["SELECT"]  # for the second
     assert (elsewhere.calls, records("orders"), records("other")) == (["quick"], 1, 0)
+
+
+def test_under_the_lock_a_replica_is_not_believed() -> None:
+    """What a view does before ``commit_in`` is guarded by its lock alone."""
+    rules = {"PATHS": ["^/orders/"]}
+    with override_settings(LOCKKIT_ORDERS=rules, DATABASE_ROUTERS=[Replica()]):
+        answers = [buy("charges") for _ in range(2)]
+    assert [REPLAYED in answer for answer in answers] == [False, True]
+    assert elsewhere.calls == ["charged", "charges"]
+
+
+def test_a_look_before_the_lock_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another try ends between the look and the lock."""
+    buy("charges")  # so this process looks for it
+    OrderRecord.objects.using("orders").all().delete()
+    elsewhere.calls.clear()
+    find = OrderTable.find
+    answers = []
+
+    def found_then_first(self: OrderTable, key: str, *, fresh: bool) -> Record | None:
+        monkeypatch.setattr(OrderTable, "find", find)
+        found = find(self, key, fresh=fresh)
+        answers.append(buy("charges"))
+        return found
+
+    monkeypatch.setattr(OrderTable, "find", found_then_first)
+    answers.append(buy("charges"))
+    assert [REPLAYED in answer for answer in answers] == [False, True]
+    assert elsewhere.calls == ["charged", "charges"]
 
 
 @pytest.fixture
