@@ -8,27 +8,11 @@ whose bases are the framework's own, under known wrappers only. Everything else 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from functools import lru_cache
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from lockkit.web.route_checks import module_of, wrappers
 
 Test = Callable[[Any], object]
-
-C = TypeVar("C", bound=Callable[..., Any])
-
-
-def once_for_a_view(look: C) -> C:
-    """What a function finds out of a view is kept, for the views that were used last."""
-    kept = lru_cache(maxsize=1024)(look)
-
-    def found(*args: Any) -> Any:
-        try:
-            return kept(*args)
-        except TypeError:  # a view may have no hash, such as a dataclass that is called
-            return look(*args)
-
-    return cast(C, found)
 
 
 def unknown_wrapper(views: Iterable[Any], is_known: Test, is_plain: Test) -> str | None:

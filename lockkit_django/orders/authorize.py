@@ -13,7 +13,7 @@ from typing import Any
 from django.db.transaction import Atomic
 from django.http import HttpRequest
 
-from lockkit.orders.view_checks import once_for_a_view, unknown_in_class, unknown_wrapper
+from lockkit.orders.view_checks import unknown_in_class, unknown_wrapper
 from lockkit.web.route_checks import module_of, wrappers
 from lockkit_django.orders.request import value_of
 from lockkit_django.web.view_functions import class_of, functions_of, ninja_operation
@@ -30,7 +30,6 @@ HARMLESS = CALLBACKS | {f"django.views.decorators.{name}" for name in DECORATORS
 HARMLESS |= {"lockkit_django.web.lock_view", ORDERED}
 
 
-@once_for_a_view
 def unknown_check(view: Any, method: str, below: Any = None) -> str | None:
     """The name of what may be a check of this view, and is not asked; None: there is nothing.
 

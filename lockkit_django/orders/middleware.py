@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -28,7 +29,6 @@ from lockkit.leases.lease import result_of
 from lockkit.orders import gate
 from lockkit.orders.gate import Way
 from lockkit.orders.settings import SAFE_METHODS
-from lockkit.orders.view_checks import once_for_a_view
 from lockkit.orders.visit import ViewOptions, options_in
 from lockkit.runtime.aio_run import to_its_end
 from lockkit.web.view_lock import view_locks_of
@@ -102,7 +102,10 @@ class IdempotentOrderMiddleware:
         return await self._enter(request, view, LOOP)
 
     async def _enter(self, request: HttpRequest, view: Callable[..., Any], way: Way) -> Any:
-        options, is_locked = _marks(view, request.method)
+        try:
+            options, is_locked = _kept_marks(view, request.method)
+        except TypeError:  # a view may have no hash, such as a dataclass that is called
+            options, is_locked = _marks(view, request.method)
         covered = order_rules().covers(request.method or "", request.path_info)
         if options.exempt or options.inside or not covered:
             _stand_by(request, options)
@@ -133,11 +136,13 @@ def _note_failure(*, request: Any = None, **_: object) -> None:
 got_request_exception.connect(_note_failure, dispatch_uid="lockkit_django.orders.middleware")
 
 
-@once_for_a_view
 def _marks(view: Callable[..., Any], method: str | None) -> tuple[ViewOptions, bool]:
     """What decorators have said of a view: its options, and whether it takes a lock of its own."""
     places = places_of(view, method)
     return options_in(reversed(places)), bool(view_locks_of(places))
+
+
+_kept_marks = lru_cache(maxsize=1024)(_marks)  # each request asks
 
 
 def _stand_by(request: HttpRequest, options: ViewOptions) -> None:

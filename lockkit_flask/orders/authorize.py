@@ -12,7 +12,7 @@ from typing import Any
 
 from flask.views import MethodView
 
-from lockkit.orders.view_checks import once_for_a_view, unknown_in_class, unknown_wrapper
+from lockkit.orders.view_checks import unknown_in_class, unknown_wrapper
 from lockkit.web.route_checks import module_of, wrappers
 from lockkit_flask.web.lock_view import places_of
 
@@ -32,7 +32,6 @@ def checked_by(view: Any, method: str, below: Any, give: Callable[[], Any]) -> A
     return give()
 
 
-@once_for_a_view
 def unknown_check(view: Any, method: str, below: Any = None) -> str | None:
     """The name of what may be a check of this view, and is not asked; None: there is nothing.
 

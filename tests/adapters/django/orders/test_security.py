@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+import weakref
 from secrets import token_hex
 from tempfile import SpooledTemporaryFile
 from typing import Any
@@ -18,6 +19,7 @@ from django.test import Client, RequestFactory, override_settings
 from django.test.utils import CaptureQueriesContext, isolate_apps
 from django.urls import ResolverMatch
 from django.utils.functional import SimpleLazyObject
+from garbage import collected
 
 import lockkit
 from lockkit.orders import (
@@ -132,6 +134,20 @@ def test_whether_another_user_has_used_an_id_does_not_show(kind: str) -> None:
     buy(bob, "warm-up")
     assert buy(alice, "used")[0] == 201
     assert buy(bob, "used") == buy(bob, "new")
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("kind", ["function", "api-mixed", "permitted-dispatch-inside"])
+def test_a_repeat_leaves_nothing_of_its_request_in_the_process(kind: str) -> None:
+    """Whoever repeats one order many times does not fill the memory."""
+    client = Client(headers={"Authorization": "Token a", "Idempotency-Key": "A-1"})
+    client.force_login(User.objects.create_superuser("alice"))
+    answers = [client.post(f"/orders/{kind}") for _ in range(2)]
+    assert ["Idempotent-Replayed" in answer for answer in answers] == [False, True]
+    requests = [weakref.ref(answer.wsgi_request) for answer in answers]
+    del answers
+    collected()
+    assert [request() for request in requests] == [None, None]
 
 
 @pytest.mark.django_db
