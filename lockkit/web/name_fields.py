@@ -182,10 +182,13 @@ def url_encoded(raw: bytes, key: str) -> list[str]:
     """The values of a field in a query string or a URL-encoded form, BROKEN if they are not UTF-8.
 
     Werkzeug turns such a byte into "%FF", as it does these three characters. Django turns it into a
-    letter of Latin 1.
+    letter of Latin 1, and with it all other bytes that were sent raw, so that only ASCII is sure.
     """
-    pairs = parse_qsl(raw.decode("utf-8", "replace"), keep_blank_values=True, errors="replace")
-    return [value for name, value in pairs if name == key]
+    text = raw.decode("utf-8", "replace")
+    is_utf8 = text.encode() == raw
+    pairs = parse_qsl(text, keep_blank_values=True, errors="replace")
+    values = [value for name, value in pairs if name == key]
+    return [value if is_utf8 or value.isascii() else BROKEN for value in values]
 
 
 def _charset(content_type: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
@@ -180,6 +181,20 @@ def test_drf_multipart() -> None:
         return Response([request.lease.name, request.data["a"]])
 
     assert view(factory.post("/", {"a": "1"})).data == ["o:1", "1"]
+
+
+@pytest.mark.parametrize("value", [b"%C3%83%C2%A9", b"\xc3\xa9", b"a", b"%C3%A9"])
+@pytest.mark.parametrize("beside", [b"", b"&x=\xff", b"&x=%FF"])
+def test_a_name_is_what_the_view_reads_or_none_is_made(value: bytes, beside: bytes) -> None:
+    """One byte that is not UTF-8, and Django takes all raw bytes for Latin 1."""
+    sent = b"a=" + value + beside
+    form = factory.post("/", sent, "application/x-www-form-urlencoded")
+    query = factory.post("/")
+    query.META["QUERY_STRING"] = sent.decode("latin-1")
+    for request, template in ((form, "{form.a:str}"), (query, "{query.a:str}")):
+        read = (request.POST if request is form else request.GET)["a"]
+        status, name = of(template, request)
+        assert status == 400 or unquote(name) == read
 
 
 @pytest.mark.parametrize("thing", [object(), type("V", (), {}), 3])

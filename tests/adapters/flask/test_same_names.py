@@ -38,6 +38,8 @@ TEMPLATE_AND_REQUEST = [
     ("f:{form.sku}", {"data": "sku=é".encode(), "content_type": URL_ENCODED}),
     ("f:{form.sku}", {"data": b"sku=\xff", "content_type": URL_ENCODED}),
     ("f:{form.sku}", {"data": b"sku=%C3%A9&x=\xff", "content_type": URL_ENCODED}),
+    ("f:{form.sku}", {"data": b"sku=\xc3\xa9&x=\xff", "content_type": URL_ENCODED}),
+    ("f:{form.sku}", {"data": b"sku=a&x=\xff", "content_type": URL_ENCODED}),
     ("f:{form.sku}", {"data": b"sku=a", "content_type": f"{URL_ENCODED}; charset=UTF-8"}),
     ("f:{form.sku}", {"data": b"sku=a", "content_type": f"{URL_ENCODED}; charset=utf-16"}),
     ("f:{form.sku}", {"data": MULTIPART, "content_type": f"{FORM_DATA}; charset=latin-1"}),
