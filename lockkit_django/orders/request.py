@@ -24,7 +24,7 @@ from lockkit.orders.order import MalformedOrderIdError
 from lockkit.orders.record import SentFile, as_sent
 from lockkit.orders.visit import AnsweredError, sent_file
 from lockkit.web.name_fields import FORM_TYPES, MULTIPART, URL_ENCODED
-from lockkit_django.web.request import query_string
+from lockkit_django.web.request import query_string, user_behind
 
 if TYPE_CHECKING:
     from django.core.files.uploadedfile import UploadedFile
@@ -258,21 +258,13 @@ def _own_user(request: HttpRequest) -> Iterator[None]:
 
 
 def user_of(request: HttpRequest, *, by_drf: bool) -> str | None:
-    """Unique over all user models: 7 of the customers is not 7 of the staff.
-
-    Django Ninja leaves the user that a token stands for in ``request.auth``; ``request.user`` is
-    then whoever is logged in in that browser. DRF sets both, and ``auth`` may be whoever acts for
-    the user.
-    """
-    for name in ("user", "auth") if by_drf else ("auth", "user"):
-        user = getattr(request, name, None)
-        if user is None or getattr(user, "is_authenticated", False) is not True:
-            continue
-        if user.pk is not None:
-            meta = getattr(user, "_meta", None)
-            # Not type(user), which of everybody's is SimpleLazyObject.
-            return f"{meta.label if meta else user.__class__.__qualname__}:{user.pk}"
-    return None
+    """Unique over all user models: 7 of the customers is not 7 of the staff."""
+    user = user_behind(request, by_drf=by_drf)
+    if user is None:
+        return None
+    meta = getattr(user, "_meta", None)
+    # Not type(user), which of everybody's is SimpleLazyObject.
+    return f"{meta.label if meta else user.__class__.__qualname__}:{user.pk}"
 
 
 def session_of(request: HttpRequest) -> str | None:

@@ -68,6 +68,22 @@ def query_string(request: HttpRequest) -> bytes:
     return value.encode("latin-1" if hasattr(request, "environ") else "utf-8", "replace")
 
 
+def user_behind(request: Any, *, by_drf: bool) -> Any:
+    """The authenticated user; None: there is none.
+
+    Django Ninja leaves the user that a token stands for in ``request.auth``; ``request.user`` is
+    then whoever is logged in in that browser. DRF sets both, and ``auth`` may be whoever acts for
+    the user.
+    """
+    for name in ("user", "auth") if by_drf else ("auth", "user"):
+        user = getattr(request, name, None)
+        if user is None or getattr(user, "is_authenticated", False) is not True:
+            continue
+        if user.pk is not None:
+            return user
+    return None
+
+
 class RequestView:
     """A ``RequestView``."""
 
@@ -79,13 +95,13 @@ class RequestView:
         return self._kwargs.get(key)
 
     def user_pk(self) -> object:
-        try:
-            user = self._request.user
-        except AttributeError:
+        request = self._request
+        user = user_behind(request, by_drf=request is not self._http)
+        if user is None and not hasattr(request, "user"):
             raise ConfigurationError(
                 "{user.pk} needs django.contrib.auth.middleware.AuthenticationMiddleware"
-            ) from None
-        return user.pk if user is not None and user.is_authenticated else None
+            )
+        return None if user is None else user.pk
 
     def content_type(self) -> str:
         return str(self._http.META.get("CONTENT_TYPE", ""))

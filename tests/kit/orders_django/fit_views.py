@@ -387,6 +387,12 @@ def ninja_locked(request: HttpRequest, sku: str, buy: Buy) -> Any:
     return Status(201, {"sold": sell("ninja-locked")})
 
 
+@api.post("/cart")
+@lock_view("cart:{user.pk}")
+def ninja_cart(request: HttpRequest) -> Any:
+    return {"lock": request.lease.name}  # type: ignore[attr-defined]
+
+
 @api.post("/recovers", response={201: dict[str, Any]}, auth=None)
 @lock_view("stock:recovers")
 def ninja_recovers(request: HttpRequest) -> Any:

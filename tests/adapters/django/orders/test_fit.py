@@ -313,6 +313,15 @@ def test_ninja_with_a_lock_and_exempt(atomic: bool, releases: Any) -> None:
     assert [REPLAYED in send("ninja/exempt", token="Bearer a") for _ in range(2)] == [False] * 2
 
 
+def test_a_lock_of_ninjas_user_is_not_that_of_the_browser() -> None:
+    alice, bob = (User.objects.create(username=name) for name in ("alice", "bob"))
+    browser = client()
+    browser.force_login(bob)
+    for by in (client(), browser):
+        answer = send("ninja/cart", None, "Bearer alice", by=by)
+        assert (answer.status_code, answer.json().get("lock")) == (200, f"cart:{alice.pk}")
+
+
 def test_ninja_errors() -> None:
     refused = [send("ninja/refuses", token="Bearer a") for _ in range(2)]
     assert [(a.status_code, REPLAYED in a) for a in refused] == [(404, False), (404, True)]

@@ -16,7 +16,7 @@ from orders_django import elsewhere
 from lockkit_django.models import OrderRecord
 
 MOST_FILES = 30
-MOST_OF_DJANGO = 6
+MOST_OF_DJANGO = 7
 LINES = 300
 
 
