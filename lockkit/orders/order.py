@@ -32,6 +32,8 @@ KINDS = ("header", "json", "form", "kwargs")
 BODY_KINDS = ("json", "form")
 _SF_STRING = re.compile(r'"((?:[\x20-\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"')
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+_CHANGING = re.compile(r"(digest|hawk|negotiate|ntlm|aws4-\S+)\s", re.IGNORECASE)
+"""An Authorization of these schemes is another one in each request, so a repeat is not known."""
 
 
 class MalformedOrderIdError(ValueError):
@@ -233,7 +235,7 @@ def _owner(identity: Identity) -> tuple[str, str] | None:
         return "scope", identity.scope
     if identity.user:
         return "user", identity.user
-    if identity.authorization:
+    if identity.authorization and not _CHANGING.match(identity.authorization):
         return "authorization", identity.authorization  # hashed with the rest
     if identity.session:
         return "session", identity.session

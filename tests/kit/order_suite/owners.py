@@ -21,6 +21,22 @@ class Owners(Suite):
         ]
         assert [answer.replayed for answer in answers] == [False, True, False]
 
+    @pytest.mark.parametrize(
+        ("first", "second"),
+        [
+            ('Digest username="a", nc=00000001', 'Digest username="a", nc=00000002'),
+            ('hawk id="a", ts="1"', 'hawk id="a", ts="2"'),
+            ("AWS4-HMAC-SHA256 Signature=1", "AWS4-HMAC-SHA256 Signature=2"),
+        ],
+    )
+    def test_a_header_that_is_another_each_time_owns_nothing(
+        self, shop: Shop, first: str, second: str
+    ) -> None:
+        """Each repeat would be a new order, and nobody would hear of it."""
+        for header in (first, second):
+            answer = shop.send("function", user=None, headers={"Authorization": header})
+            assert (answer.status, answer.code, shop.runs()) == (400, "order-without-owner", [])
+
     def test_a_user_who_also_sends_a_token_is_the_user(self, shop: Shop) -> None:
         assert not shop.send("function").replayed
         assert shop.send("function", headers={"Authorization": "Bearer of-mine"}).replayed
