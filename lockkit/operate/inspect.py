@@ -219,7 +219,8 @@ def _renewals_missed(info: LockInfo) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _process(owner: Owner, _second: int) -> Process:
-    """Asked once a second for each owner, however many leases it has. A zombie holds nothing."""
+    """Asked once a second for each owner, however many leases it has. Other threads of a zombie,
+    or what it has started, may go on, as under ``locks run``."""
     if process.is_dead(owner):
         return Process.GONE
     try:
@@ -231,7 +232,12 @@ def _process(owner: Owner, _second: int) -> Process:
     return _STATES.get(_state(owner.pid), Process.RUNNING)
 
 
-_STATES = dict.fromkeys((b"Z", b"X"), Process.GONE) | dict.fromkeys((b"T", b"t"), Process.STOPPED)
+_STATES = {
+    b"X": Process.GONE,
+    b"Z": Process.UNKNOWN,
+    b"T": Process.STOPPED,
+    b"t": Process.STOPPED,
+}
 
 
 def _state(pid: int) -> bytes:

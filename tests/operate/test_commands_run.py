@@ -22,6 +22,7 @@ from lockkit.leases.client import LockClient
 from lockkit.model.types import LockInfo
 from lockkit.operate import program
 from lockkit.operate.commands import run
+from lockkit.operate.inspect import safe_to_break, stuck
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
 
@@ -266,7 +267,14 @@ def test_the_lock_is_held_until_what_a_script_has_called_has_ended(
         pid = int(process.stdout.readline())
         process.terminate()
         assert process.stdout.readline() == "ending\n"
+        info = client.inspect("job")
+        assert info is not None
+        assert info.owner is not None
+        shell = info.owner.pid
+        until(lambda: is_gone(shell))
         assert client.lock("job").try_acquire() is None
+        assert safe_to_break(info).safe is None, "what it has called goes on"
+        assert stuck(info) is None
         go.write_text("")
         assert process.wait(10) == 143
     assert is_gone(pid)

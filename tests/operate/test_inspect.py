@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from command_line import hold, until
@@ -88,16 +89,17 @@ def test_a_holder_here_whose_process_is_gone(dead_pid: int) -> None:
 
 
 def test_a_holder_that_was_killed_and_not_yet_reaped() -> None:
+    """Other threads of it, or what it has started, may still run."""
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    assert child.stdin is not None
-    try:
-        assert code(held(owner=owner_here(child.pid))) is None
-        child.kill()
-        until(lambda: code(held(owner=owner_here(child.pid))) == "process-gone")
-    finally:
-        child.kill()
-        child.stdin.close()
-        child.wait()
+    info = held(owner=owner_here(child.pid))
+    assert safe_to_break(info).safe is False
+    child.kill()
+    until(lambda: b") Z" in Path(f"/proc/{child.pid}/stat").read_bytes())
+    until(lambda: safe_to_break(info).safe is None)
+    assert code(info) is None
+    child.communicate()
+    until(lambda: safe_to_break(info).safe)
+    assert code(info) == "process-gone"
 
 
 def test_a_holder_here_whose_pid_is_now_that_of_another_process() -> None:
