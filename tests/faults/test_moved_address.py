@@ -13,14 +13,16 @@ import pytest
 import redis
 import redis.asyncio
 from redis.exceptions import ReadOnlyError
+from redis_family import WITHOUT_DELAY
 
 import lockkit
 from lockkit.compat.redis import AsyncRedis
-from lockkit.testing.blocking import AnyClient, Api, connect
+from lockkit.model.types import Kind, Release
+from lockkit.testing.blocking import AnyClient, Api, connect, used_as
 from lockkit.testing.conformance.base import SOON, eventually, queued
 from lockkit.testing.conformance.steps import claim, granted
 from lockkit.testing.proxy import FaultProxy
-from lockkit.testing.servers import RedisServer
+from lockkit.testing.servers import RedisServer, ValkeyServer
 
 NAME = "stock:42"
 TTL = 30.0
@@ -119,6 +121,45 @@ def test_a_pass_of_renewals_ends_at_the_first_refusal(scene: Scene) -> None:
         with pytest.raises(lockkit.BackendUnavailable, match="READONLY"):
             client.perform(client.store.extend([each._replace(number=1) for each in requests]))
         assert connections(scene.first) - before <= 2
+
+
+@pytest.mark.parametrize("kind", [RedisServer, ValkeyServer])
+@pytest.mark.parametrize(
+    ("query", "use"), [("", "lock"), ("", "semaphore:1"), ("?protocol=plain", "lock")]
+)
+def test_who_listens_at_the_former_primary_hears_of_nothing_that_was_taken_back(
+    kind: type[RedisServer], query: str, use: str
+) -> None:
+    """It has become a replica of the new one. That counts its own subscribers, and passes over who
+    is not among them, but messages are passed on to replicas as well."""
+    shared = {"kind": Kind.SEMAPHORE, "permits": 1, "shared": True} if use != "lock" else {}
+    holder = claim(NAME)._replace(**shared)
+    with (
+        kind(*WITHOUT_DELAY) as former,
+        kind(*WITHOUT_DELAY) as new,
+        lockkit.connect(former.url + query, ttl=TTL) as client,
+        lockkit.connect(new.url + query, ttl=TTL) as other,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        follow(former, by=new)
+        granted(client, holder)
+        waiting = threads.submit(used_as(client, NAME, use).acquire, timeout=SOON)
+        queued(client, NAME, 1)
+        follow(new, by=former)
+        assert other.perform(other.store.release(holder)) is Release.RELEASED
+        with (
+            used_as(other, NAME, use).acquire(timeout=0),
+            pytest.raises(lockkit.BackendUnavailable, match="READONLY"),
+        ):
+            waiting.result()  # of its next poll
+
+
+def follow(primary: RedisServer, *, by: RedisServer) -> None:
+    """All that either of them had is at both."""
+    with primary.client() as leading, by.client() as following:
+        leading.execute_command("REPLICAOF", "NO", "ONE")
+        following.execute_command("REPLICAOF", "127.0.0.1", primary.port)
+        eventually(lambda: following.info("replication")["master_link_status"] == "up")
 
 
 def connections(server: RedisServer) -> int:
