@@ -161,7 +161,8 @@ class Queueing:
 
 
 def hold_of(granted: Granted) -> Hold:
-    return Hold(granted.request, granted.fence, granted.deadline, granted.now)
+    request, fence, deadline = granted.request, granted.fence, granted.deadline
+    return Hold(request, fence, deadline, granted.now, whole=granted.whole)
 
 
 def acquiring(

@@ -8,10 +8,12 @@ import gc
 import math
 import os
 import random
+import re
 import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -27,7 +29,7 @@ from redis.retry import Retry
 import lockkit
 from lockkit.compat.redis import AsyncLock, AsyncRedis, Lock, Redis
 from lockkit.model.errors import ConfigurationError
-from lockkit.model.types import LockState
+from lockkit.model.types import LockState, alive_for
 from lockkit.stores.redis.aio_pool_wire import AsyncPoolWire
 from lockkit.testing.conformance.base import SOON, at_least_once, eventually
 from lockkit.testing.proxy import FaultProxy
@@ -35,6 +37,7 @@ from lockkit.testing.servers import RedisServer
 
 NAME = "stock:42"
 LONG = 30.0
+PATIENCE = 8.0
 CANCELLED = 100
 SEED = 7
 
@@ -248,6 +251,80 @@ def test_what_redis_py_does_then(redis_server: RedisServer, redis_url: str) -> N
         with pytest.raises(LockNotOwnedError):
             lock.release()
         client.close()
+
+
+class Late:
+    """Holds the reply to the first script that nobody has run before it was armed, once, for longer
+    than waiters count as alive. Messages come in time."""
+
+    def __init__(self) -> None:
+        self._known: set[bytes] = set()
+        self._is_due = self.is_armed = self.has_happened = False
+
+    def see(self, request: bytes) -> None:
+        scripts = {*re.findall(rb"EVALSHA\r\n\$40\r\n(\w+)", request)}
+        if not self.is_armed:
+            self._known |= scripts
+        elif scripts - self._known:
+            self._is_due = True
+
+    def hold(self, reply: bytes) -> None:
+        if self._is_due and reply.startswith(b"*1"):
+            self._is_due, self.has_happened = False, True
+            time.sleep(alive_for(LONG) + 0.1)
+
+
+def acquired(port: int) -> bool:
+    """There is no timeout: what is left would stay for ever."""
+    client = Redis(port=port, socket_timeout=10)
+    lock = client.lock(NAME, blocking_timeout=PATIENCE)
+    found = lock.acquire() and lock.owned()
+    if found:
+        lock.release()
+    client.close()
+    return bool(found)
+
+
+def acquired_by_a_task(port: int) -> bool:
+    async def acquire() -> bool:
+        client = AsyncRedis(port=port, socket_timeout=10)
+        lock = client.lock(NAME, blocking_timeout=PATIENCE)
+        found = await lock.acquire() and await lock.owned()
+        if found:
+            await lock.release()
+        await client.aclose()
+        return bool(found)
+
+    return asyncio.run(acquire())
+
+
+@pytest.mark.parametrize("acquire", [acquired, acquired_by_a_task])
+def test_what_was_handed_over_is_kept_though_that_is_heard_late(
+    redis_server: RedisServer,
+    client: Redis,
+    locks: lockkit.LockClient,
+    acquire: Callable[[int], bool],
+) -> None:
+    """The waiter has said that it took it, and the reply comes when its sign of life is over."""
+
+    def it_is_heard_late() -> bool:
+        late = Late()
+        with (
+            FaultProxy(
+                "127.0.0.1", redis_server.port, on_request=late.see, on_reply=late.hold
+            ) as far,
+            ThreadPoolExecutor(1) as threads,
+        ):
+            holder = locks.lock(NAME).acquire()
+            waiting = threads.submit(acquire, far.port)
+            eventually(lambda: _waiters(locks))
+            late.is_armed = True
+            holder.release()
+            assert waiting.result()
+        assert not client.exists(NAME)
+        return late.has_happened
+
+    at_least_once(it_is_heard_late)
 
 
 @pytest.mark.parametrize("waits", [False, True])
