@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 import redis
 import redis.asyncio
-from redis.exceptions import ReadOnlyError
+from redis.exceptions import ResponseError
 from redis_family import WITHOUT_DELAY
 
 import lockkit
@@ -27,6 +27,7 @@ from lockkit.testing.servers import RedisServer, ValkeyServer
 NAME = "stock:42"
 TTL = 30.0
 LEASES = 100
+REFUSALS = "READONLY", "NOREPLICAS", "MASTERDOWN"
 HANDED = "lockkit.stores.redis.handed.HandedStore"
 
 CLIENTS: dict[str, tuple[Api, Any]] = {
@@ -54,10 +55,17 @@ class Scene(NamedTuple):
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.address.port}/0"
 
-    def move(self) -> None:
-        """The first is told to follow a server that is not there: it only refuses to write."""
+    def move(self, refusal: str = "READONLY") -> None:
+        """The first is told to follow a server that is not there, or is cut off from those that
+        follow it: it only refuses to write."""
         with self.first.client() as admin:
-            admin.execute_command("REPLICAOF", "127.0.0.1", "1")
+            if refusal == "NOREPLICAS":
+                admin.config_set("min-replicas-to-write", 1)
+            else:
+                admin.config_set(
+                    "replica-serve-stale-data", "no" if refusal == "MASTERDOWN" else "yes"
+                )
+                admin.execute_command("REPLICAOF", "127.0.0.1", "1")
         self.address.target = "127.0.0.1", self.second.port
 
 
@@ -91,12 +99,13 @@ def subscriptions(server: RedisServer) -> int:
         return len(admin.client_list(_type="pubsub"))
 
 
-def test_locks_follow_it(scene: Scene, client: AnyClient) -> None:
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_locks_follow_it(scene: Scene, client: AnyClient, refusal: str) -> None:
     with client.lock(NAME).acquire(), pytest.raises(lockkit.AcquireTimeout):
         client.lock(NAME).acquire(timeout=0.2)
     assert subscriptions(scene.first) == 1
-    scene.move()
-    with pytest.raises(lockkit.BackendUnavailable, match="READONLY"):
+    scene.move(refusal)
+    with pytest.raises(lockkit.BackendUnavailable, match=refusal):
         client.lock(NAME).acquire()
     client.lock(NAME).acquire().release()
     with lockkit.connect(scene.second.url, ttl=TTL) as other, ThreadPoolExecutor(1) as threads:
@@ -109,16 +118,17 @@ def test_locks_follow_it(scene: Scene, client: AnyClient) -> None:
         assert waiting.result().release()
 
 
-def test_a_pass_of_renewals_ends_at_the_first_refusal(scene: Scene) -> None:
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_a_pass_of_renewals_ends_at_the_first_refusal(scene: Scene, refusal: str) -> None:
     """It holds for all of them, which may be in as many keys of the server."""
     with lockkit.connect(scene.url, ttl=600) as client:
         requests = [claim(f"n{n}") for n in range(LEASES)]
         for request in requests:
             granted(client, request)
-        scene.move()
+        scene.move(refusal)
         scene.address.target = "127.0.0.1", scene.first.port  # not yet
         before = connections(scene.first)
-        with pytest.raises(lockkit.BackendUnavailable, match="READONLY"):
+        with pytest.raises(lockkit.BackendUnavailable, match=refusal):
             client.perform(client.store.extend([each._replace(number=1) for each in requests]))
         assert connections(scene.first) - before <= 2
 
@@ -168,13 +178,14 @@ def connections(server: RedisServer) -> int:
         return int(admin.info("stats")["total_connections_received"])
 
 
-async def test_a_drop_in_follows_it(scene: Scene) -> None:
+@pytest.mark.parametrize("refusal", REFUSALS)
+async def test_a_drop_in_follows_it(scene: Scene, refusal: str) -> None:
     given = AsyncRedis.from_url(scene.url, socket_timeout=10)
     lock = given.lock(NAME, timeout=TTL)
     async with lock:
         pass
-    scene.move()
-    with pytest.raises(ReadOnlyError):
+    scene.move(refusal)
+    with pytest.raises(ResponseError, match=r"read only|MASTER is down|NOREPLICAS"):
         await lock.acquire()
     async with lock:
         pass

@@ -76,6 +76,14 @@ def is_master(server: RedisServer) -> bool:
         return False
 
 
+def knows_the_new_one(group: SentinelGroup) -> bool:
+    """Each Sentinel. The first of them is asked to make it the master."""
+    known = [group.state(one)["port"] == group.replica.port for one in group.sentinels]
+    if not known[0]:
+        fails_over(group)  # again, if they have given up
+    return all(known)
+
+
 def lag(server: RedisServer) -> None:
     """It hears of nothing more."""
     with server.client() as admin:
@@ -154,14 +162,17 @@ def test_a_fail_over_while_many_lock(group: SentinelGroup, query: str) -> None:
 def test_a_demoted_master_grants_nothing(group: SentinelGroup, client: AnyClient) -> None:
     """Its Sentinels do not know yet: neither it nor the server that took its place is used."""
     group.demotes_nobody()
-    client.lock("warm-up").acquire().release()
+    with client.lock("warm-up").acquire(), pytest.raises(lockkit.AcquireTimeout):
+        client.lock("warm-up").acquire(timeout=0.2)
     with group.replica.client() as promoted, group.master.client() as demoted:
+        assert demoted.pubsub_channels("lockkit:*")
         before = demoted.keys("{lockkit:*}:b")
         until(lambda: promoted.keys("{lockkit:*}:b") == before, "the replica has it")
         promoted.execute_command("REPLICAOF", "NO", "ONE")
         demoted.execute_command("REPLICAOF", "127.0.0.1", group.replica.port)
         with pytest.raises(lockkit.BackendError):
             client.lock("stock:42").acquire()
+        until(lambda: not demoted.pubsub_channels("lockkit:*"), "nobody listens there")
         with (
             lockkit.connect(group.url) as newcomer,
             pytest.raises(lockkit.BackendUnavailable, match="Sentinels call the master is none"),
@@ -169,6 +180,19 @@ def test_a_demoted_master_grants_nothing(group: SentinelGroup, client: AnyClient
             newcomer.inspect("warm-up")
         assert promoted.keys("{lockkit:*}:b") == before
         assert demoted.keys("{lockkit:*}:b") in ([], before)
+
+
+def test_a_master_that_is_cut_off_is_left(group: SentinelGroup, client: AnyClient) -> None:
+    """Nobody can tell it of the new one. It refuses to write without a replica."""
+    group.demotes_nobody()
+    client.lock("warm-up").acquire().release()
+    with group.master.client() as cut_off:
+        cut_off.config_set("min-replicas-to-write", 1)
+    until(lambda: knows_the_new_one(group), "all of them know the new master")
+    with pytest.raises(lockkit.BackendUnavailable, match="NOREPLICAS"):
+        client.lock("stock:42").acquire()
+    with client.lock("stock:42").acquire(), group.replica.client() as promoted:
+        assert promoted.keys("{lockkit:*}:b")
 
 
 def test_a_waiter_is_told_or_granted(
@@ -203,14 +227,7 @@ def test_a_waiter_is_told_or_granted(
 
 def test_a_sentinel_that_is_behind_is_outvoted(group: SentinelGroup) -> None:
     """It is asked first, and still names a server that was the master, and is one again."""
-
-    def know() -> bool:
-        known = [group.state(one)["port"] == group.replica.port for one in group.sentinels]
-        if not known[0]:
-            fails_over(group)  # again, if they have given up
-        return all(known)
-
-    until(know, "all of them know the new master")
+    until(lambda: knows_the_new_one(group), "all of them know the new master")
     with RedisServer() as former, Behind(former.port) as behind:
         url = group.url.replace("://", f"://{HOST}:{behind.port},")
         with lockkit.connect(url) as client, client.lock("stock:42"):

@@ -58,7 +58,7 @@ class AsyncRedisWire:
             replies = await line.ask(b"".join(payload), len(payload))
             return [checked(reply) for reply in replies]
         except BackendUnavailable as error:
-            if is_demoted(error.__cause__):  # another server may have its address by now
+            if is_demoted(error.__cause__):
                 line.abort()
                 self._end_mail()
             raise

@@ -20,13 +20,13 @@ from lockkit.model.errors import BackendUnavailable, ConfigurationError, LockErr
 from lockkit.model.settings import AliasSettings
 from lockkit.model.types import Finding, Page, Release, Renewal, Request
 from lockkit.stores.redis.cluster_wire import ClusterWire, ManyConnections
-from lockkit.stores.redis.failures import refused
 from lockkit.stores.redis.hosts import Hosts, Node, read_hosts
 from lockkit.stores.redis.listing import Cursor
 from lockkit.stores.redis.protocol import ALL_BUCKETS, Command, Protocol, pack
 from lockkit.stores.redis.scripts import look
 from lockkit.stores.redis.settings import maker
 from lockkit.stores.redis.slots import AT_ONCE, Slots, slot_of, slot_of_command
+from lockkit.stores.redis.steps import is_of_one
 from lockkit.stores.redis.store import RedisStore
 from lockkit.stores.wires import AsyncWire
 
@@ -89,7 +89,7 @@ class ClusterStore(RedisStore):
             try:
                 replies.append(down.get(owner) or (yield from self._confirmed([command]))[0])
             except LockError as error:
-                if isinstance(error, BackendUnavailable) and owner and not refused(error):
+                if isinstance(error, BackendUnavailable) and owner and not is_of_one(error):
                     down[owner] = error
                 replies.append(error)
         if commands and all(isinstance(reply, LockError) for reply in replies):

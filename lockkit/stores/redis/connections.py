@@ -188,9 +188,7 @@ def _replies(connection: Connection, data: bytes, count: int) -> list[Any]:
     while len(found) < count:
         found += whole(replies, connection)
     if is_demoted(found):
-        if is_managed(connection):
-            raise ConnectionError("the server is not the master any more")
-        connection.disconnect()  # another server may have its address by now
+        connection.disconnect()
     return found
 
 

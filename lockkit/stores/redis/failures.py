@@ -43,6 +43,9 @@ SENTINEL = "; is it a Sentinel? Then the URL begins with redis+sentinel://"
 FOR_GOOD = frozenset({"NOAUTH", "WRONGPASS", "NOPERM", "DB", "MOVED", "ASK"})
 """What does not pass by itself."""
 
+DEMOTED = "READONLY", "NOREPLICAS", "MASTERDOWN"
+"""What a server says that is the master no more, or is cut off from its replicas."""
+
 REFUSED_WITHIN = "user executing the script can't", "ACL failure in script"
 """Redis' words before and since 7.2. What the script had done before is done."""
 
@@ -94,10 +97,11 @@ def check_role(reply: Any) -> None:
 
 
 def is_demoted(reply: Any) -> bool:
-    """Whether it is the error of a server that was the master until now."""
+    """Whether it is the error of a server that may have been the master until now: a new connection
+    leads to the one that is."""
     replies = reply if isinstance(reply, list) else [reply]
     errors = (one for one in replies if isinstance(one, driver.ResponseError))
-    return any(message_of(error).startswith("READONLY") for error in errors)
+    return any(message_of(error).startswith(DEMOTED) for error in errors)
 
 
 def lost_on_the_way(error: Exception) -> BackendError:
@@ -155,6 +159,7 @@ def message_of(error: Exception) -> str:
     text = str(error)
     for kind, code in (
         (driver.ReadOnlyError, "READONLY"),
+        (driver.MasterDownError, "MASTERDOWN"),
         (driver.BusyLoadingError, "LOADING"),
         (driver.NoPermissionError, "NOPERM"),
         (driver.OutOfMemoryError, "OOM"),

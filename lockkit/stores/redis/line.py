@@ -14,7 +14,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from lockkit.model.clock import now
 from lockkit.model.errors import OutcomeUnknown
-from lockkit.stores.redis.failures import check_role, is_demoted, not_connected
+from lockkit.stores.redis.failures import check_role, not_connected
 from lockkit.stores.redis.resp import ALONE, Replies
 from lockkit.stores.redis.settings import SOCKET_TIMEOUT, Connection, is_managed
 
@@ -36,7 +36,6 @@ class Line(asyncio.BufferedProtocol):
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._transport: Any = connection._writer.transport
-        self._may_be_demoted = is_managed(connection)
         self.patience: float = connection.socket_timeout or SOCKET_TIMEOUT  #: without a reply
         self._buffer = memoryview(bytearray(BUFFER))
         self._replies = Replies()
@@ -139,9 +138,6 @@ class Line(asyncio.BufferedProtocol):
             if len(self._several) < count:
                 return
             reply, self._several = self._several, []
-        if self._may_be_demoted and is_demoted(reply):
-            self.abort()  # the next one goes to the new master
-            return
         self._owed.popleft()
         if not future.done():  # else its task was cancelled
             future.set_result(reply)

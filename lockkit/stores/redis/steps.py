@@ -240,14 +240,14 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
         try:
             return (yield from self._confirmed(commands))
         except LockError as error:
-            if not _is_of_one(error):
+            if not is_of_one(error):
                 raise
         replies = list[Any]()
         for command in commands:  # that the server refuses one says nothing of the others
             try:
                 replies.append((yield from self._confirmed([command]))[0])
             except LockError as error:
-                if not _is_of_one(error):
+                if not is_of_one(error):
                     raise
                 replies.append(error)
         return replies
@@ -294,6 +294,6 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
         return server()
 
 
-def _is_of_one(error: LockError) -> bool:
+def is_of_one(error: LockError) -> bool:
     """Whether it says nothing of other requests."""
     return refused(error) and not is_demoted(error.__cause__)

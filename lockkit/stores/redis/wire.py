@@ -51,7 +51,7 @@ class RedisWire:
         try:
             return exchange(self._connections, effect.payload)
         except BackendUnavailable as error:
-            if is_demoted(error.__cause__):  # another server may have its address by now
+            if is_demoted(error.__cause__):
                 self._leave()
             raise
 
