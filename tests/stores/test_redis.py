@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ import lockkit
 from lockkit import aio
 from lockkit.model.errors import BackendUnavailable
 from lockkit.model.types import Busy, Grant, Mode, Release, Request
+from lockkit.stores.redis.failures import from_reply, is_demoted
 from lockkit.stores.redis.layout import bucket_of
 from lockkit.testing.blocking import Api, BlockingClient, used_as
 from lockkit.testing.blocking import connect as connect_by
@@ -503,6 +505,16 @@ def test_a_read_only_replica_is_unavailable(redis_server: RedisServer) -> None:
         client = connect(replica.url)
         with pytest.raises(lockkit.BackendUnavailable, match=r"replica|loading"):
             client.lock("stock:42").acquire()
+
+
+def test_what_redis_6_says_of_a_command_in_a_script_is_understood() -> None:
+    """Its words are those of a server of 6.2.5: this machine has no such."""
+    said = redis.ResponseError(
+        "Error running script (call to f_0a9f75e991483d02789696e4c90d26c10395863e): "
+        "@user_script:8: @user_script: 8: -READONLY You can't write against a read only replica."
+    )
+    assert is_demoted(said)
+    assert re.search("read-only replica.*READONLY", str(from_reply(said)))
 
 
 def test_released_names_leave_nothing_in_the_store(redis_server: RedisServer, url: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -45,6 +46,9 @@ FOR_GOOD = frozenset({"NOAUTH", "WRONGPASS", "NOPERM", "DB", "MOVED", "ASK"})
 
 DEMOTED = "READONLY", "NOREPLICAS", "MASTERDOWN"
 """What a server says that is the master no more, or is cut off from its replicas."""
+
+BEFORE_7 = re.compile(r"^Error running script .*@user_script: \d+: -(?=[A-Z]+ )")
+"""What Redis 6.2 puts in front of the error of a command in a script."""
 
 REFUSED_WITHIN = "user executing the script can't", "ACL failure in script"
 """Redis' words before and since 7.2. What the script had done before is done."""
@@ -156,7 +160,7 @@ def forbids(error: LockError, command: str) -> bool:
 
 def message_of(error: Exception) -> str:
     """redis-py strips the code from some errors and keeps the class instead."""
-    text = str(error)
+    text = BEFORE_7.sub("", str(error))
     for kind, code in (
         (driver.ReadOnlyError, "READONLY"),
         (driver.MasterDownError, "MASTERDOWN"),
@@ -181,8 +185,6 @@ def _refused(message: str) -> BackendError:
     if code in REFUSALS:
         kind = StoreRefused if code in FOR_GOOD else BackendUnavailable
         return kind(f"{REFUSALS[code]} ({code})")
-    if "OOM command not allowed" in message:
-        return BackendUnavailable(f"{REFUSALS['OOM']} (OOM)")
     if "Authentication required" in message or "unauthenticated" in message:
         return StoreRefused(f"{REFUSALS['NOAUTH']} (NOAUTH)")
     if "authentication" in message.lower() or "password" in message.lower():
