@@ -34,18 +34,19 @@ class CacheStore(HandedStore):
         alias = settings.location.partition("://")[2] or "default"
         if alias not in django_settings.CACHES:
             raise unknown_key("CACHES", alias, django_settings.CACHES)
-        pool = cls._client_of(alias).connection_pool
+        pool = getattr(cls._client_of(alias), "connection_pool", None)
         if not isinstance(pool, redis.ConnectionPool):
             raise ConfigurationError(
-                f"the cache {alias!r} has no connection pool that can be shared"
+                f"the cache {alias!r} has no connection pool that can be shared: give the locks a "
+                "redis:// URL"
             )
         return cls.from_pool(settings, pool)
 
     @staticmethod
     @abstractmethod
     def _client_of(alias: str) -> Any:
-        """The client for the cache's primary. Makes its pool if it is the first to ask; no I/O.
-        Raises ConfigurationError."""
+        """The client for the cache's primary, if it has one. Makes its pool if it is the first to
+        ask; no I/O. Raises ConfigurationError."""
 
 
 class DjangoRedisStore(CacheStore):
@@ -60,7 +61,10 @@ class DjangoRedisStore(CacheStore):
                 "django-redis:// needs django-redis: pip install 'lockkit[django-redis]'"
             ) from error
         cache: Any = _checked(alias, "django-redis", RedisCache)
-        return cache.client.get_client(write=True)
+        try:
+            return cache.client.get_client(write=True)
+        except NotImplementedError:  # of a ShardClient, which has several
+            return None
 
 
 class DjangoCacheStore(CacheStore):

@@ -274,6 +274,15 @@ def test_a_cache_that_has_no_pool(location: str, message: str) -> None:
         locks["default"]
 
 
+def test_a_cache_that_is_divided_among_servers_has_no_pool() -> None:
+    caches = cache("redis://127.0.0.1:1/0", CLIENT_CLASS="django_redis.client.ShardClient")
+    with (
+        override_settings(CACHES=caches, LOCKKIT={"default": "django-redis://fast"}),
+        pytest.raises(ConfigurationError, match=r"no connection pool.*redis:// URL"),
+    ):
+        locks["default"]
+
+
 def test_clearing_a_cache_loses_the_locks_in_its_database(redis_server: RedisServer) -> None:
     """Django's cache empties the database. The holder hears of it; the next fence is greater."""
     entry = {"BACKEND": "django.core.cache.backends.redis.RedisCache"}
