@@ -12,6 +12,7 @@ import redis.asyncio
 
 import lockkit
 from lockkit import aio
+from lockkit.stores.redis.connections import ANY_COMMAND
 from lockkit.testing.servers import RedisServer, ValkeyServer
 
 
@@ -87,6 +88,20 @@ def test_the_clients_own_connections_are_used(redis_server: RedisServer) -> None
         in_use = [one["name"] for one in client.client_list()]
         assert in_use.count("of-the-app") == 1
     client.connection_pool.disconnect()
+
+
+@pytest.mark.parametrize("kind", [redis.ConnectionPool, redis.BlockingConnectionPool])
+def test_a_pool_that_is_in_use_says_so(redis_url: str, kind: type[redis.ConnectionPool]) -> None:
+    """It waits a while or not, and its server can be reached."""
+    patience = {"timeout": 0.1} if kind is redis.BlockingConnectionPool else {}
+    pool = kind.from_url(redis_url, max_connections=1, socket_timeout=10, **patience)
+    with lockkit.connect(client=redis.Redis(connection_pool=pool)) as locks:
+        taken = pool.get_connection(*ANY_COMMAND)
+        with pytest.raises(lockkit.BackendUnavailable, match="in use: raise max_connections"):
+            locks.lock("stock:42").acquire()
+        pool.release(taken)
+        locks.lock("stock:42").acquire().release()
+    pool.disconnect()
 
 
 def test_a_client_with_a_cache_of_its_own_is_refused(redis_url: str) -> None:

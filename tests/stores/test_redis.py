@@ -22,6 +22,7 @@ from lockkit.stores.redis.failures import from_reply, is_demoted
 from lockkit.stores.redis.layout import bucket_of
 from lockkit.testing.blocking import Api, BlockingClient, used_as
 from lockkit.testing.blocking import connect as connect_by
+from lockkit.testing.conformance.base import at_least_once
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer, ValkeyServer
 
@@ -358,6 +359,22 @@ def test_an_error_says_why_it_cannot_connect_and_where(
         client.lock("stock:42").acquire()
     assert "canary" not in str(caught.value)
     client.stop() if isinstance(client, BlockingClient) else client.close()
+
+
+@pytest.mark.parametrize("api", ["sync", "async"])
+def test_a_server_that_is_full_is_told_from_one_that_cannot_be_reached(api: Api) -> None:
+    """It says so and hangs up: what it says may be lost then."""
+    with RedisServer() as server, server.client() as admin:
+        admin.config_set("maxclients", 1)
+        client = connect_by(api, server.url)
+
+        def it_says_so() -> bool:
+            with pytest.raises(lockkit.BackendUnavailable) as caught:
+                client.lock("stock:42").acquire()
+            return "raise its maxclients" in str(caught.value)
+
+        at_least_once(it_says_so)
+        client.stop() if isinstance(client, BlockingClient) else client.close()
 
 
 def test_that_of_a_client_that_was_handed_over_says_where() -> None:

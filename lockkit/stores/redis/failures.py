@@ -62,10 +62,16 @@ SAID = (driver.ResponseError, driver.AuthenticationError, driver.BusyLoadingErro
 """The server has replied."""
 
 
+ALL_IN_USE = "No connection available.", "Too many connections"
+"""What pools say that wait for one, and those of older releases of redis-py."""
+
+FULL = "max number of clients reached"
+
+
 def not_connected(error: Exception, at: Mapping[str, Any]) -> BackendError:
     """The connection could not be made, so nothing was applied. ``at``: its arguments, which may
     have the password as well."""
-    if isinstance(error, driver.MaxConnectionsError):
+    if isinstance(error, driver.MaxConnectionsError) or str(error) in ALL_IN_USE:
         return BackendUnavailable("all connections of the pool are in use: raise max_connections")
     if isinstance(error, MasterUnknown):
         return BackendUnavailable(str(error))
@@ -86,6 +92,8 @@ def _address(at: Mapping[str, Any]) -> str:
 def _reason(error: BaseException | None) -> str:
     """The operating system's words; neither address nor password."""
     while error is not None:
+        if FULL in str(error):
+            return f"{FULL}: raise its maxclients"
         if isinstance(error, (TimeoutError, driver.TimeoutError)) and "handshake" in str(error):
             return "no answer to TLS in time (is it a port without TLS?)"
         if isinstance(error, OSError) and error.strerror:
