@@ -72,8 +72,8 @@ class Scene(NamedTuple):
 @pytest.fixture
 def scene() -> Iterator[Scene]:
     with (
-        RedisServer() as first,
-        RedisServer() as second,
+        RedisServer(*WITHOUT_DELAY) as first,
+        RedisServer(*WITHOUT_DELAY) as second,
         Address("127.0.0.1", first.port) as address,
     ):
         yield Scene(first, second, address)
@@ -162,6 +162,32 @@ def test_who_listens_at_the_former_primary_hears_of_nothing_that_was_taken_back(
             pytest.raises(lockkit.BackendUnavailable, match="READONLY"),
         ):
             waiting.result()  # of its next poll
+
+
+@pytest.mark.parametrize("api", ["sync", "async"])
+def test_who_listens_at_the_former_primary_for_good_is_not_starved(scene: Scene, api: Api) -> None:
+    """It follows the new one, and answers as before. It has closed the other connections, as one
+    with a timeout does: so nobody is refused there, and all but the subscription goes to the new
+    one."""
+    client = connect(api, scene.url, ttl=TTL)
+    with client.lock(NAME).acquire(), pytest.raises(lockkit.AcquireTimeout):
+        client.lock(NAME).acquire(timeout=0.2)
+    follow(scene.second, by=scene.first)
+    scene.address.target = "127.0.0.1", scene.second.port
+    with scene.first.client() as admin:
+        admin.client_kill_filter(_type="normal", skipme=True)
+    with lockkit.connect(scene.second.url, ttl=TTL) as other, ThreadPoolExecutor(1) as threads:
+        holder = other.lock(NAME).acquire()
+        waiting = threads.submit(client.lock(NAME, timeout=SOON).acquire)
+        for _ in range(2):
+            queued(other, NAME, 1)
+            assert holder.release()  # which passes it over
+            holder = other.lock(NAME).acquire(timeout=0)
+        queued(other, NAME, 1)
+        eventually(lambda: (subscriptions(scene.first), subscriptions(scene.second)) == (0, 1))
+        assert holder.release()
+        assert waiting.result().release()
+    getattr(client, "stop", client.close)()
 
 
 def follow(primary: RedisServer, *, by: RedisServer) -> None:

@@ -15,20 +15,24 @@ class Pulse:
 
     A doubt is a reason to ask at once: a claim that was in the queue a moment ago is gone, maybe
     because nobody heard of its grant. Asked without an answer for as long as any request may take,
-    the subscription is dead.
+    the subscription is dead. So it is at a second doubt, without a message in between: the server
+    that answers may not be the one that grants any more.
     """
 
     def __init__(self, connection: Connection) -> None:
         self._patience = connection.socket_timeout or SOCKET_TIMEOUT
-        self.heard()
+        self.heard(message=True)
 
-    def heard(self) -> None:
+    def heard(self, *, message: bool) -> None:
         self._heard = now()
         self._asked: float | None = None
         self._doubted = False
+        if message:
+            self._doubts = 0
 
     def doubt(self) -> None:
         self._doubted = True
+        self._doubts += 1
 
     def asked(self) -> None:
         self._asked = now()
@@ -40,10 +44,12 @@ class Pulse:
 
     def left(self) -> float:
         """Seconds for which nothing is to be done if nothing is heard, or less than none."""
+        if self._doubts > 1:
+            return 0.0
         if self._asked is not None:
             return self._asked + self._patience - now()
         return 0.0 if self._doubted else self._heard + SILENCE - now()
 
     @property
     def is_dead(self) -> bool:
-        return self._asked is not None and self.left() <= 0
+        return (self._asked is not None or self._doubts > 1) and self.left() <= 0

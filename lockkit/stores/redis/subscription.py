@@ -124,9 +124,10 @@ class Inbox:
         if isinstance(reply, ResponseError):
             raise ConnectionError("the server refuses the subscription") from reply
         self.pace.worked()
+        is_message = reply[0] == b"message"
         if self.pulse is not None:
-            self.pulse.heard()
-        if reply[0] != b"message":
+            self.pulse.heard(message=is_message)
+        if not is_message:
             return
         try:
             token, ticket, fence = reply[2].decode().split(" ")
