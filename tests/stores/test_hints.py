@@ -499,6 +499,39 @@ def test_a_waiter_of_root_is_told_by_the_database_s_user(locks: Locks, path: Pat
     assert (status.st_uid, status.st_gid) == (1234, 1234)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_link_in_the_place_of_the_socket_gives_no_other_file_away(
+    locks: Locks, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory is another user's, who makes one just after the socket was bound."""
+    path.touch()
+    os.chown(path, 1234, 1234)
+    path.chmod(0o660)
+    victim = tmp_path / "victim"
+    victim.touch()
+    victim.chmod(0o600)
+    address_of = hints._address
+
+    @contextmanager
+    def swapped(wanted: str) -> Iterator[str]:
+        with address_of(wanted) as address:
+            yield address
+        if stat.S_ISSOCK(os.lstat(wanted).st_mode):
+            os.unlink(wanted)
+            os.symlink(victim, wanted)
+
+    monkeypatch.setattr(hints, "_address", swapped)
+    client, other = locks(), locks()
+    lease = other.lock("a").acquire()
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(client.lock("a").acquire)
+        eventually(lambda: inbox_of(client)._connection)
+        assert os.path.islink(socket_of(client, path.parent))
+        assert (victim.stat().st_uid, stat.S_IMODE(victim.stat().st_mode)) == (0, 0o600)
+        lease.release()
+        assert waiting.result(10).release()
+
+
 def test_a_path_that_is_too_long_for_a_socket(locks: Locks, tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 100) / ("e" * 100)
     deep.mkdir(parents=True)

@@ -107,14 +107,16 @@ def _address(path: str) -> Iterator[str]:
 
 
 def _bind(made: socket.socket, path: str, database: str) -> None:
-    """Those who may not open the database may not wake anybody; all others may."""
+    """Those who may not open the database may not wake anybody; all others may. By now another may
+    have put a link there, if the directory is theirs: what it leads to is left alone."""
     _remove_the_dead(os.path.dirname(path))
     with _address(path) as address:
         made.bind(address)
     status = os.stat(database)
     with suppress(OSError):  # only root gives away what is its own
-        os.chown(path, status.st_uid, status.st_gid)
-    os.chmod(path, 0o666 if status.st_mode & 0o077 else 0o600)
+        os.chown(path, status.st_uid, status.st_gid, follow_symlinks=False)
+    with suppress(NotImplementedError):  # of a link; and of any file, with a libc before 2020
+        os.chmod(path, 0o666 if status.st_mode & 0o077 else 0o600, follow_symlinks=False)
 
 
 def _remove_the_dead(directory: str) -> None:
