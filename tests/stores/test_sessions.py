@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import socket
 import subprocess
 import sys
 import threading
@@ -433,6 +435,25 @@ def test_a_connection_that_breaks_leaves_nothing_at_the_server(
                 lease.extend()
             with connect().lock(f"a:{number}", timeout=0):
                 pass
+
+
+def test_the_kernel_asks_whether_a_silent_connection_is_still_there(
+    connect: Connect, server: SessionServer, spawn: Callable[..., object]
+) -> None:
+    """Nothing else is sent while a claim waits, so nothing else can tell."""
+    locks: Any = connect()
+    with locks.lock("a").acquire():
+        waiting: Any = spawn(locks.lock("a").acquire)
+        eventually(lambda: len(server.waiters()) == 1)
+        for session in list(locks.store._sessions._pinned.values()):
+            with socket.socket(fileno=os.dup(session.connection.descriptor)) as end:
+                assert end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+                idle, every, times = (
+                    end.getsockopt(socket.IPPROTO_TCP, option)
+                    for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+                )
+                assert idle + every * times <= 30
+    assert waiting.result(SOON).release()
 
 
 def test_a_release_over_a_connection_that_is_silent_is_told_over_another(

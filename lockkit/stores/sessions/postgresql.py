@@ -13,7 +13,14 @@ from lockkit.stores.sessions.dialects import Dialect
 from lockkit.stores.sessions.pool import sessions_of
 from lockkit.stores.sessions.postgres_dialects import PostgresAdvisory, PostgresRow
 from lockkit.stores.sessions.rows import RowStore
-from lockkit.stores.sessions.settings import OURS, Said, said
+from lockkit.stores.sessions.settings import (
+    ASKING_SECONDS,
+    IDLE_SECONDS,
+    OURS,
+    QUESTIONS,
+    Said,
+    said,
+)
 from lockkit.stores.sessions.store import SessionStore
 from lockkit.stores.tls import for_libpq
 
@@ -23,7 +30,13 @@ if TYPE_CHECKING:
     from lockkit.model.settings import AliasSettings
     from lockkit.stores.sessions.connection import Connection
 
-CONNECT_SECONDS = 5
+DEFAULTS = {
+    "connect_timeout": 5,
+    "keepalives_idle": IDLE_SECONDS,
+    "keepalives_interval": ASKING_SECONDS,
+    "keepalives_count": QUESTIONS,
+}
+"""Unless the URL says otherwise."""
 
 
 class PostgresSessions(SessionStore):
@@ -73,7 +86,7 @@ def _arguments(settings: AliasSettings, options: Said) -> dict[str, object]:
     if re.search("[^0-9,]", str(arguments.get("port", ""))):
         raise wrong
     arguments |= for_libpq(arguments)
-    return {"connect_timeout": CONNECT_SECONDS, **arguments, "client_encoding": "utf-8"}
+    return {**DEFAULTS, **arguments, "client_encoding": "utf-8"}
 
 
 def _connect(options: Said, arguments: dict[str, object], prepared: str) -> Connection:

@@ -6,6 +6,7 @@ of its own methods sends.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, cast
@@ -29,6 +30,7 @@ from lockkit.stores.sessions.connection import (
     pooled,
 )
 from lockkit.stores.sessions.mysql_dialects import WRITABLE, of_sessions
+from lockkit.stores.sessions.settings import ASKING_SECONDS, IDLE_SECONDS, QUESTIONS
 
 A_YEAR = 365 * 24 * 3600
 
@@ -47,6 +49,17 @@ SETTINGS = (
     "idle_write_transaction_timeout = 0",  # MariaDB
 )
 """Neither server has all of them."""
+
+ASKING = [
+    (getattr(socket, name), value)
+    for name, value in (
+        ("TCP_KEEPIDLE", IDLE_SECONDS),
+        ("TCP_KEEPINTVL", ASKING_SECONDS),
+        ("TCP_KEEPCNT", QUESTIONS),
+    )
+    if hasattr(socket, name)
+]
+"""Not every system has all of them. PyMySQL has asked for it."""
 
 SAID_END = frozenset({1053, 1927, 4031})
 """Shutdown, KILL, silence."""
@@ -73,6 +86,9 @@ class MySQLConnection(Connection):
     def _set_up(self, *, may_be_pooled: bool) -> None:
         self._socket = self._driver._sock
         self.reads_from(self._socket.fileno())
+        with suppress(OSError):  # a unix socket needs it not
+            for option, value in ASKING:
+                self._socket.setsockopt(socket.IPPROTO_TCP, option, value)
         with self._driver.cursor() as cursor:
             cursor.execute(SET_UP)
             identity, self.started, is_writable = cursor.fetchone()

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 OURS = ("mode", "max_sessions")
 OPTIONS = (*OURS, "password", "session_pooler")
 
+IDLE_SECONDS, ASKING_SECONDS, QUESTIONS = 10, 5, 3
+"""The kernel asks so whether a quiet connection is still there. A network may forget it without a
+word, and a claim that waits only listens."""
+
 
 class Said(NamedTuple):
     """What an alias says."""
