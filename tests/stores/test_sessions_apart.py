@@ -27,7 +27,7 @@ import lockkit
 from lockkit.engine.effects import Exchange, Park
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError, BackendUnavailable
-from lockkit.model.types import Busy, Grant
+from lockkit.model.types import Busy, Grant, LeaseState
 from lockkit.stores.sessions.connection import Connection, Rows, SessionEnded, Statement
 from lockkit.stores.sessions.mysql_dialects import GetLock
 from lockkit.stores.sessions.pool import Parting, Route, Sessions
@@ -62,6 +62,24 @@ def test_a_session_that_falls_silent_holds_up_no_other(
         for lease in silent:
             with suppress(BackendError):
                 lease.release()
+        client.close()
+
+
+def test_a_long_ttl_whose_session_falls_silent_holds_up_no_short_one(
+    server: SessionServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would wait for its answer for longer than the other one lasts."""
+    with SilentNetwork(server.port) as network:
+        client = lockkit.connect(server.through(network.port), ttl=TTL)
+        silent = client.lock("a", ttl=6 * TTL).acquire()
+        network.silence()
+        heard = client.lock("b").acquire()  # over a new connection
+        eventually(lambda: silent.state is not LeaseState.HELD)
+        assert heard.state is LeaseState.HELD
+        assert heard.release()
+        monkeypatch.setattr("lockkit.stores.sessions.session.ANSWER_SECONDS", 0.1)
+        with suppress(BackendError):
+            silent.release()
         client.close()
 
 

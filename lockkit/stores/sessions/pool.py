@@ -6,6 +6,7 @@ and released by another client than the one that took it.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, NamedTuple
@@ -103,6 +104,11 @@ class Sessions:
         if session is not None and self._places and len(self._pinned) < self.most:
             self._next()  # two were left at once, and only this one was told
         return session
+
+    def shortest(self) -> float:
+        """The ttl of the lease that has the shortest one."""
+        leases = (s for s in list(self._pinned.values()) if s.holds and s.until > now())
+        return min((session.ttl for session in leases), default=math.inf)
 
     def waits(self, route: Route) -> Signal | None:
         """Its place among those who wait for a session."""

@@ -39,6 +39,9 @@ R = TypeVar("R")
 MAKES = 3
 """Times that what is to be locked is made in one step: others may delete it as often."""
 
+PATIENCE = 1 / 6
+"""Part of the ttl for which an extension waits for its answer."""
+
 ENDLESS = Finding(
     "no-session-timeout",
     "the server does not end a session that falls silent: a holder that is stopped, or whose "
@@ -107,13 +110,21 @@ class SessionStore(Attempts, Sessioned):
         return Release.RELEASED if held and is_taken(rows) else Release.ABSENT
 
     def extend(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
+        return self._extend(requests, ANSWER_SECONDS)
+
+    def renew(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
+        """Nobody has time to wait for longer, whichever leases these are."""
+        most = min(ANSWER_SECONDS, self._sessions.shortest() * PATIENCE)
+        return self._extend(requests, most)
+
+    def _extend(self, requests: Sequence[Request], most: float) -> Step[list[Renewal]]:
         """All at once: a session that does not answer must not hold up the others."""
         works = {}
         for request in requests:
             session = self._sessions.of(route_of(request))
             if session is not None and session.holds:
-                seconds = min(ANSWER_SECONDS, request.ttl / 6)
-                works[route_of(request)] = self._beat(session, request, seconds)
+                patience = min(request.ttl * PATIENCE, most)
+                works[route_of(request)] = self._beat(session, request, patience)
         replies: dict[Route, Rows | Exception | None] = {}
         if works:
             replies = yield Exchange(partial(together, works))
