@@ -3,6 +3,7 @@ make several of them are left alone."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +23,7 @@ class Batch(NamedTuple):
     requests: Sequence[Ask]
     patience: float | None = None  #: seconds to wait for a session; None: as configured
     session: Session | None = None  #: the only one that may be asked; None: that of the route
+    within: float = math.inf  #: seconds to wait for the answers, if not for less as configured
 
 
 class Reply(NamedTuple):
@@ -31,10 +33,14 @@ class Reply(NamedTuple):
 
 
 def ask(
-    route: int, *requests: Ask, patience: float | None = None, session: Session | None = None
+    route: int,
+    *requests: Ask,
+    patience: float | None = None,
+    session: Session | None = None,
+    within: float = math.inf,
 ) -> Step[Reply]:
     """``route``: the session's timeout in milliseconds. ``session``: no other one is asked."""
-    reply: Reply = yield Exchange(Batch(requests, patience, session), route)
+    reply: Reply = yield Exchange(Batch(requests, patience, session, within), route)
     return reply
 
 
