@@ -77,9 +77,11 @@ class EngineConnector(Connector):
 
         self._vendor = vendor_of(engine.dialect.name, engine.dialect.loaded_dbapi)
         self._failure = sqlalchemy.exc.SQLAlchemyError
-        self.engine = sqlalchemy.create_engine(
-            engine.url, pool=engine.pool.recreate(), isolation_level="AUTOCOMMIT"
-        )
+        pool = engine.pool.recreate()
+        # What the user's listeners have run is kept, and no transaction is open: SQLAlchemy's own,
+        # which come next, would roll it back, or could not change to autocommit.
+        sqlalchemy.event.listen(pool, "connect", lambda connection, _: connection.commit())
+        self.engine = sqlalchemy.create_engine(engine.url, pool=pool, isolation_level="AUTOCOMMIT")
 
     @property
     def dialect(self) -> Dialect:
