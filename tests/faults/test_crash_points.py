@@ -304,12 +304,12 @@ def test_a_death_at_each_step(step: int, before: bool, runner: Any, locks: LockC
     shop = Shop(rules(), Claims(locks), runner)
     first = shop.request(Fault(step, before, deadly=True), "sells")
     second = shop.request(None, "sells")
-    claimed = step > 3 or (step, before) == (3, False)
-    finished = step > 4 or (step, before) == (4, False)
+    claimed = step > 2 or (step, before) == (2, False)
+    finished = step > 3 or (step, before) == (3, False)
     if not claimed:
         assert (first, second) == (None, b"1")
     elif not finished:
-        assert (first, shop.effects) == (None, int(step > 3))
+        assert (first, shop.effects) == (None, int(step > 2))
         assert isinstance(second, Refusal)
         assert second.code == "order-orphaned"
     else:
@@ -323,7 +323,7 @@ def test_a_claim_that_fails_once_leaves_no_orphan(
     before: bool, runner: Any, locks: LockClient
 ) -> None:
     shop = Shop(rules(), Claims(locks), runner)
-    refused = shop.request(Fault(3, before, deadly=False), "sells")
+    refused = shop.request(Fault(2, before, deadly=False), "sells")
     assert isinstance(refused, Refusal)
     assert (refused.status, shop.effects) == (503, 0)
     assert shop.request(None, "sells") == b"1"
