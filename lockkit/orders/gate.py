@@ -115,6 +115,7 @@ class OpenOrder(ABC):
 
     begun = False  #: its record is there, or the view is to write it
     ended = False  #: nothing is open, and nothing is under way
+    refused = False  #: something was answered in the place of the view
     failed = False  #: the view has raised, whatever response was made of that
     error: BaseException | None = None  #: that the view has raised, if it was seen
 
@@ -237,8 +238,10 @@ async def begin(opened: OpenOrder, way: Way) -> Any:
         else:
             return None
         if not isinstance(decision, Proceed):
+            opened.refused = True
             return await way.do(_answer, visit, opened.order, decision)
         opened.decision = decision
+    opened.refused = True
     return visit.refuse(refusals.running(1))
 
 

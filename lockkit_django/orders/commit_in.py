@@ -89,8 +89,8 @@ class OwnTransaction(OrderInDatabase):
     def _end(self, response: HttpResponseBase) -> HttpResponseBase:
         undone = self._has_raised(response) and self._entered and not self._committed
         self.undone = self._stopped or undone
-        if self._stopped or not self.begun:
-            return response
+        if self._stopped or not (self.begun or self._committed):
+            return response if self._stopped else self._keep_unbegun(response)
         if self._committed:
             return self._answer(response)
         record = self._record(response)

@@ -75,6 +75,16 @@ class OrderInDatabase(OpenOrder):
         made_by_drf = getattr(response, "exception", False)  # no call: each order comes by here
         return self.failed or self.error is not None or made_by_drf
 
+    def _keep_unbegun(self, response: HttpResponseBase) -> HttpResponseBase:
+        """The order was left to a ``lock_view`` that nobody came to: a success was without it."""
+        verdict = self._verdict(response)
+        is_success = response.status_code // 100 == OK_CLASS and not self._has_raised(response)
+        if self.refused or not is_success or not isinstance(verdict, Keep):
+            return response
+        log.warning("%r has passed its lock_view by, and its transaction", self.order.request)
+        kept: HttpResponseBase = self._keep_refusal(verdict.record, response)
+        return kept
+
     def _is_undone_success(self, response: HttpResponseBase) -> bool:
         """Whether this success was made of an exception, not by DRF: then nothing is saved."""
         is_told = is_made_by_drf(response) or response.status_code // 100 != OK_CLASS
@@ -120,7 +130,7 @@ class SharedTransaction(OrderInDatabase):
 
     def _end(self, response: HttpResponseBase) -> HttpResponseBase:
         if not self.begun:
-            return response
+            return self._keep_unbegun(response)
         self.undone = True  # until it is committed
         try:
             return self._conclude(response)

@@ -120,6 +120,8 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
                 else:
                     lease = await self._take_in_loop(call)
             except LockError as error:
+                if call.pending is not None:
+                    call.pending.refused = True
                 return await value(await call.do(self._refuse, call.request, error))
             if call.pending is not None:
                 return await self._run_in_order(call, lease)

@@ -437,6 +437,13 @@ def test_a_connection_that_breaks_leaves_nothing_at_the_server(
                 pass
 
 
+def connections(locks: Any, count: int) -> list[Any]:
+    """Those of the claims, once there are so many."""
+    pinned = list(locks.store._sessions._pinned.values())
+    found = [session.connection for session in pinned if session.connection is not None]
+    return found if len(found) == count else []
+
+
 def test_the_kernel_asks_whether_a_silent_connection_is_still_there(
     connect: Connect, server: SessionServer, spawn: Callable[..., object]
 ) -> None:
@@ -445,8 +452,8 @@ def test_the_kernel_asks_whether_a_silent_connection_is_still_there(
     with locks.lock("a").acquire():
         waiting: Any = spawn(locks.lock("a").acquire)
         eventually(lambda: len(server.waiters()) == 1)
-        for session in list(locks.store._sessions._pinned.values()):
-            with socket.socket(fileno=os.dup(session.connection.descriptor)) as end:
+        for connection in eventually(lambda: connections(locks, 2)):
+            with socket.socket(fileno=os.dup(connection.descriptor)) as end:
                 assert end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
                 idle, every, times = (
                     end.getsockopt(socket.IPPROTO_TCP, option)

@@ -445,6 +445,30 @@ def inside_locked(request: HttpRequest, sku: str) -> HttpResponse:
     return HttpResponse(f"sold {sell('inside-locked')}", status=201)
 
 
+@lock_view("stock:busy", timeout=0, on_busy=lambda request, error: HttpResponse("come back"))
+def busy(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(f"sold {sell('busy')}", status=201)
+
+
+@lock_view("stock:1")
+def _locked(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(f"sold {sell('passes-by')}", status=201)
+
+
+@wraps(_locked)
+def passes_by(request: HttpRequest) -> HttpResponse:
+    """Its lock, unless somebody else has it, or it needs none."""
+    if "lock" in request.GET:
+        return _locked(request)
+    return HttpResponse(f"sold {sell('passes-by')}", status=201)
+
+
+@idempotent(atomic=False)
+@wraps(_locked)
+def passes_by_inside(request: HttpRequest) -> HttpResponse:
+    return passes_by(request)
+
+
 @method_decorator(lock_view("stock:{sku}"), name="dispatch")
 class WrongWayRound(View):
     def get(self, request: HttpRequest, sku: str) -> HttpResponse:

@@ -347,6 +347,23 @@ def test_a_lock_of_the_class_may_be_around_that_of_its_method(
     assert releases.seen == [(name, 1, False) for name in ("stock", "outer", "order")]
 
 
+@pytest.mark.parametrize("kind", ["passes-by", "passes-by-inside"])
+def test_a_view_that_passes_its_lock_by_makes_one_order(
+    kind: str, alice: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    with orders(AUTHORIZE_REPLAY="orders_django.hooks.yes"):
+        answers = [buy(alice, kind) for _ in range(2)]
+    assert [REPLAYED in answer for answer in answers] == [False, True]
+    assert (rows("passes-by"), OrderRecord.objects.count()) == (1, 1)
+    assert "lock_view" in caplog.text
+
+
+def test_what_a_lock_says_to_whoever_it_keeps_out_is_no_order(alice: Client) -> None:
+    with locks["default"].lock("stock:busy"):
+        assert buy(alice, "busy").content == b"come back"
+    assert buy(alice, "busy").content.startswith(b"sold")
+
+
 def test_an_order_inside_a_lock_of_the_view_is_refused(alice: Client) -> None:
     response = buy(alice, "wrong-way-round/s1")
     assert (response.status_code, views.calls) == (500, [])
