@@ -22,7 +22,7 @@ from lockkit.stores.redis.failures import from_reply, is_demoted
 from lockkit.stores.redis.layout import bucket_of
 from lockkit.testing.blocking import Api, BlockingClient, used_as
 from lockkit.testing.blocking import connect as connect_by
-from lockkit.testing.conformance.base import at_least_once
+from lockkit.testing.conformance.base import at_least_once, eventually
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer, ValkeyServer
 
@@ -659,6 +659,8 @@ def test_a_waiter_whom_nobody_hears_loses_its_turn(redis_server: RedisServer, us
         assert isinstance(reply, Busy)
         assert reply.ticket
     gone.close()
+    with redis_server.client() as admin:
+        eventually(lambda: not admin.pubsub_channels("*:gone"))
     lease.release()
     assert isinstance(there.perform(there.store.acquire(alive._replace(mode=Mode.POLL))), Grant)
     for client in (here, there):
