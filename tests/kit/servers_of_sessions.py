@@ -349,13 +349,9 @@ class SilentNetwork:
         for each in [self._listener, *self._pairs]:
             each.close()
 
-    def connections(self) -> set[socket.socket]:
-        """Both ends of those there are."""
-        return {*self._pairs}
-
-    def silence(self, which: set[socket.socket] | None = None) -> None:
-        """Nothing passes over the connections there are, or these; nobody is told."""
-        self._silent.update(self._pairs if which is None else which)
+    def silence(self) -> None:
+        """Nothing passes over the connections there are; nobody is told."""
+        self._silent.update(self._pairs)
 
     def _forward(self) -> None:
         while not self._stopped:

@@ -24,7 +24,6 @@ from hypothesis import strategies as st
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NoNodeError, NotEmptyError, SessionExpiredError
 from kazoo.security import make_acl, make_digest_acl
-from servers_of_sessions import SilentNetwork
 from tls_ends import TLSEnd
 
 import lockkit
@@ -41,7 +40,7 @@ from lockkit.model.errors import (
     StoreRefused,
     UnsupportedCapability,
 )
-from lockkit.model.types import Busy, Gone, Grant, LeaseState, Mode, Release, Request, alive_for
+from lockkit.model.types import Busy, Gone, Grant, Mode, Release, Request, alive_for
 from lockkit.stores.zookeeper.nodes import guid_of
 from lockkit.stores.zookeeper.requests import Reply, join
 from lockkit.stores.zookeeper.session import Session
@@ -56,7 +55,6 @@ CANARY = "canary-7f3a"
 WAITERS = 5
 MANY = 300
 LONG = 60.0
-SHORT = 3.0
 PATIENT = {"connect_timeout": LONG, "request_timeout": LONG}
 
 
@@ -298,27 +296,6 @@ def test_a_session_has_the_ttl_of_its_claims(server: ZooKeeperServer, url: str) 
 def timeouts(server: ZooKeeperServer) -> list[int]:
     lines = server.ask("cons").splitlines()
     return [int(each.partition("to=")[2].partition(",")[0]) for each in lines if "to=" in each]
-
-
-def test_a_session_that_falls_silent_holds_up_no_renewal_of_a_shorter_one(
-    api: Api, server: ZooKeeperServer, url: str
-) -> None:
-    """As where one of the servers hangs. It waits for a reply for longer than the other lasts."""
-    with SilentNetwork(server.port) as network:
-        near = url.replace(f":{server.port}", f":{network.port}")
-        client = connect(api, near, ttl=SHORT)
-        silent = client.lock("a", ttl=6 * SHORT).acquire()
-        connections = network.connections()
-        heard = client.lock("b").acquire()
-        network.silence(connections)
-        started = now()
-        eventually(lambda: silent.state is not LeaseState.HELD)
-        assert heard.state is LeaseState.HELD
-        assert now() - started > SHORT, "it is not due before"
-        assert heard.release()
-        with suppress(BackendError):
-            silent.release()
-        (client.stop if isinstance(client, BlockingClient) else client.close)()
 
 
 def test_there_are_only_so_many_sessions(locks: lockkit.LockClient) -> None:

@@ -139,11 +139,6 @@ class Nodes(Background):
     def get(self, token: str) -> Node | None:
         return self._nodes.get(token)
 
-    def shortest(self) -> float:
-        """The shortest ttl of those that are granted, if they are of several sessions."""
-        routes = {n.route for n in list(self._nodes.values()) if n.is_granted and not n.is_over}
-        return min(routes) / 1000 if len(routes) > 1 else math.inf
-
     def add(self, node: Node) -> None:
         with self._lock:
             self._nodes[node.token] = node

@@ -3,7 +3,6 @@ make several of them are left alone."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +22,6 @@ class Batch(NamedTuple):
     requests: Sequence[Ask]
     patience: float | None = None  #: seconds to wait for a session; None: as configured
     session: Session | None = None  #: the only one that may be asked; None: that of the route
-    within: float = math.inf  #: seconds to wait for the answers, if not for less as configured
 
 
 class Reply(NamedTuple):
@@ -33,14 +31,10 @@ class Reply(NamedTuple):
 
 
 def ask(
-    route: int,
-    *requests: Ask,
-    patience: float | None = None,
-    session: Session | None = None,
-    within: float = math.inf,
+    route: int, *requests: Ask, patience: float | None = None, session: Session | None = None
 ) -> Step[Reply]:
     """``route``: the session's timeout in milliseconds. ``session``: no other one is asked."""
-    reply: Reply = yield Exchange(Batch(requests, patience, session, within), route)
+    reply: Reply = yield Exchange(Batch(requests, patience, session), route)
     return reply
 
 

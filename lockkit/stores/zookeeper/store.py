@@ -6,7 +6,6 @@ name of its node, so that a node whose creation got no reply is found again.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from kazoo.exceptions import NoNodeError
@@ -39,9 +38,6 @@ from lockkit.stores.zookeeper.wire import AsyncZooKeeperWire, ZooKeeperWire
 
 PATIENCE = 0.1
 """Part of its ttl for which an extension waits for a connection: its holder is told soon."""
-
-WRITE_SECONDS = 0.005
-"""What each of many writes may take, however short the other leases are."""
 
 
 class ZooKeeperStore(
@@ -106,13 +102,6 @@ class ZooKeeperStore(
         return Release.RELEASED if in_time else Release.ABSENT
 
     def extend(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
-        return self._extend_all(requests, math.inf)
-
-    def renew(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
-        """A session whose server hangs is not waited for while the leases of another one end."""
-        return self._extend_all(requests, self._nodes.shortest() / 4)
-
-    def _extend_all(self, requests: Sequence[Request], most: float) -> Step[list[Renewal]]:
         """One write for each, all of a session at once."""
         start = now()
         renewals = [Renewal(None)] * len(requests)
@@ -126,9 +115,9 @@ class ZooKeeperStore(
             else:
                 sessions.setdefault(node.route, []).append((index, request, node))
         failures = []
-        for _, batch in sorted(sessions.items()):  # the shortest first
+        for batch in sessions.values():
             try:
-                told_each = yield from self._extend(batch, start, most)
+                told_each = yield from self._extend(batch, start)
             except BackendError as error:
                 failures.append(error)
                 told_each = [Renewal(0.0, error)] * len(batch)
@@ -138,18 +127,15 @@ class ZooKeeperStore(
             raise failures[0]
         return renewals
 
-    def _extend(
-        self, batch: list[tuple[int, Request, Node]], start: float, most: float
-    ) -> Step[list[Renewal]]:
+    def _extend(self, batch: list[tuple[int, Request, Node]], start: float) -> Step[list[Renewal]]:
         sent = now()
         for _, request, node in batch:
             node.tell_ttl(request.ttl)
         route, shortest = batch[0][2].route, min(request.ttl for _, request, _ in batch)
         writes = [write(node.path, encoded(node.data)) for *_, node in batch]
-        patience = min(self._configuration.connect_timeout, shortest * PATIENCE, most)
-        within = most + len(batch) * WRITE_SECONDS
+        patience = min(self._configuration.connect_timeout, shortest * PATIENCE)
         try:
-            session, answers, _ = yield from ask(route, *writes, patience=patience, within=within)
+            session, answers, _ = yield from ask(route, *writes, patience=patience)
         except SessionEnded:
             session, answers = None, [NoNodeError()] * len(batch)
         end = session.ends(sent) if session is not None else 0.0

@@ -67,7 +67,7 @@ class Sessions:
         self._tell()
 
     def _exchanging(self, exchange: Exchange) -> Step[Reply]:
-        (requests, patience, only, within), route = exchange
+        (requests, patience, only), route = exchange
         session = only or self._of(route)  # type: ignore[arg-type]  # all of ours are numbers
         if only is not None and session.is_over:  # a new one that fails at once says why, below
             raise SessionEnded("the session in ZooKeeper is over")
@@ -77,7 +77,7 @@ class Sessions:
         if not session.is_open:
             raise session.failure()
         answers = session.send(requests)
-        yield Park(answers, min(self._configuration.request_timeout, within))
+        yield Park(answers, self._configuration.request_timeout)
         return Reply(session, said(answers), answers.ended)
 
     def _closing(self) -> Step[None]:
