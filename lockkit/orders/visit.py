@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -74,13 +74,6 @@ def options_in(places: Iterable[Any]) -> ViewOptions:
         if isinstance(found, ViewOptions):
             return found
     return NO_OPTIONS
-
-
-def exempts(places: Sequence[Any], options: ViewOptions) -> bool:
-    """Whether something inside of the ``@idempotent`` with these options is exempt, such as one
-    method of a class. ``places``: outermost first; one that they do not show is inside of all."""
-    marks = [options_in([place]) for place in places]
-    return options in marks and options_in(reversed(places)).exempt
 
 
 class AnsweredError(Exception):

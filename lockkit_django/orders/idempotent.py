@@ -22,7 +22,7 @@ from lockkit.orders import gate
 from lockkit.orders.gate import OrderStopped, Way
 from lockkit.orders.idempotent import Idempotent
 from lockkit.orders.settings import SAFE_METHODS
-from lockkit.orders.visit import OPTIONS, ViewOptions, exempts, options_in, ordered_by
+from lockkit.orders.visit import OPTIONS, ViewOptions, options_in, ordered_by
 from lockkit_django.leases.transactions import (
     Exempt,
     atomic_blocks,
@@ -33,7 +33,7 @@ from lockkit_django.leases.transactions import (
 )
 from lockkit_django.orders.visit import LOOP, THREAD, Visit, entered, in_thread, open_order
 from lockkit_django.web.request import http_request, of_async_class, request_and_rest
-from lockkit_django.web.view_functions import is_operation, locks_at, places_at, show_types
+from lockkit_django.web.view_functions import called_by, has_lock_below, is_operation, show_types
 
 MIDDLEWARE_MODE = "_lockkit_order_mode"
 """Attribute of a request that came through the middleware: "sync" or "async"."""
@@ -146,13 +146,12 @@ async def _run(
     request, _ = request_and_rest(args)
     http = http_request(request)
     call = partial(_called, http, view, exempt, partial(view, *args, **kwargs))
-    places = places_at(http, view)
-    if http.method in SAFE_METHODS or options.exempt or exempts(places, options):
+    if http.method in SAFE_METHODS or options.exempt or _is_exempt(http, view):
         return await call()
     visit, served = _visit(request, view, options), partial(_served, http, exempt)
     suspended = nullcontext() if exempt is None else request_blocks_suspended(http)
     with _noting_errors(http), suspended:
-        answer = await served(partial(entered, visit, begin=not locks_at(http, view)))
+        answer = await served(partial(entered, visit, begin=not has_lock_below(view, http)))
         if answer is not None:
             return answer
         opened = open_order(http)
@@ -163,6 +162,14 @@ async def _run(
             except OrderStopped as stop:
                 return await served(partial(gate.stopped, opened, stop))
     return await call()
+
+
+def _is_exempt(http: HttpRequest, view: View) -> bool:
+    """Whether a method of a class whose ``dispatch`` makes orders is none, or what it became by
+    ``as_view``."""
+    called = called_by(view, http)
+    around = [http.resolver_match.func] if called else []  # type: ignore[union-attr]
+    return any(options_in([place]).exempt for place in (*called, *around))
 
 
 @contextmanager
@@ -186,7 +193,7 @@ async def _called(
     """
     if exempt is None:
         return await value(call())
-    if locks_at(http, view):
+    if has_lock_below(view, http):
         return call()  # it opens them under its own lock
     aliases = atomic_requests(exempt.by_user)
     opened = open_order(http)

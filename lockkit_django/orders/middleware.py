@@ -139,7 +139,7 @@ got_request_exception.connect(_note_failure, dispatch_uid="lockkit_django.orders
 def _marks(view: Callable[..., Any], method: str | None) -> tuple[ViewOptions, bool]:
     """What decorators have said of a view: its options, and whether it takes a lock of its own."""
     places = places_of(view, method)
-    return options_in(reversed(places)), bool(view_locks_of(places))
+    return options_in(places), bool(view_locks_of(places))
 
 
 _kept_marks = lru_cache(maxsize=1024)(_marks)  # each request asks

@@ -239,8 +239,8 @@ def _host(request: HttpRequest) -> str:
 
 
 def options_of(callback: Callable[..., Any], method: str | None = None) -> ViewOptions:
-    """The options of a view: on what answers this HTTP method, its class, or the callback."""
-    return options_in(reversed(places_of(callback, method)))
+    """The options of a view: on the callback, its class, or what answers this HTTP method."""
+    return options_in(places_of(callback, method))
 
 
 def open_order(request: HttpRequest) -> OpenOrder | None:

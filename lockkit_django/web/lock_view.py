@@ -36,7 +36,7 @@ from lockkit_django.leases.transactions import (
 )
 from lockkit_django.web.refusals import drf_exception, refused, rendered
 from lockkit_django.web.request import RequestView, http_request, of_async_class, request_and_rest
-from lockkit_django.web.view_functions import class_of, locks_at, pending_order, show_types
+from lockkit_django.web.view_functions import class_of, has_lock_below, pending_order, show_types
 
 if TYPE_CHECKING:
     from lockkit.web.view_lock import AnyAsyncLease, AnyLease
@@ -184,7 +184,7 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
 
     async def _run_in_order(self, call: _Call, lease: AnyLease | AnyAsyncLease) -> Any:
         """The view in the order's transaction, where that of ATOMIC_REQUESTS is a savepoint."""
-        if (locks_at(call.http, call.view) or (self,))[-1] is not self:  # the innermost begins
+        if has_lock_below(call.view, call.http):  # the innermost begins
             return await call.answer()
         answer = await call.pending.resume(in_thread=call.in_thread)
         if answer is not None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from lockkit.web.route_checks import module_of
+from lockkit.web.route_checks import module_of, wrappers
 from lockkit.web.view_lock import view_locks_of
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ OPEN_ORDER = "_lockkit_open_order"
 
 API_VIEW = "rest_framework.decorators"
 NINJA = "ninja.operation"
+DISPATCHERS = ("django.views.generic.base", "rest_framework.views")
 
 
 def places_of(view: Any, method: str | None) -> list[Any]:
@@ -90,16 +91,23 @@ def pending_order(request: HttpRequest) -> OpenOrder | None:
     return None if found is None or found.begun else found
 
 
-def locks_at(request: HttpRequest, view: Any) -> tuple[Any, ...]:
-    """The lock_views at those places, the outermost first."""
-    return view_locks_of(places_at(request, view))
+def has_lock(view: Any, method: str | None = None) -> bool:
+    """Whether a view, or one of the functions for this HTTP method, has ``lock_view``."""
+    return bool(view_locks_of(places_of(view, method)))
 
 
-def places_at(request: HttpRequest, view: Any) -> list[Any]:
-    """The places of what the URL leads to, and this view: what a class calls shows no marks of its
-    method, and what hides a function none at all."""
-    callback = getattr(request.resolver_match, "func", view)  # none in a test of the view alone
-    return [*places_of(callback, request.method), view]
+def has_lock_below(view: Any, request: HttpRequest) -> bool:
+    """Whether ``lock_view`` is on this view, or on what it calls as a ``dispatch``."""
+    return has_lock(view) or bool(view_locks_of(called_by(view, request)))
+
+
+def called_by(view: Any, request: HttpRequest) -> list[Any]:
+    """The functions that answer this request, if the view is a framework's own ``dispatch``."""
+    *_, function = wrappers(view)
+    match = request.resolver_match
+    if match is None or module_of(function) not in DISPATCHERS or function.__name__ != "dispatch":
+        return []
+    return [*functions_of(match.func, request.method)][1:]
 
 
 def _captured(function: Any, name: str) -> Iterator[Any]:

@@ -35,7 +35,8 @@ from lockkit.orders import Orders, gate
 from lockkit.orders.idempotent import Idempotent
 from lockkit.orders.redis_records import RedisRecords
 from lockkit.orders.settings import HOOKS, SAFE_METHODS
-from lockkit.orders.visit import ViewOptions, exempts, options_in
+from lockkit.orders.visit import ViewOptions, options_in
+from lockkit.web.route_checks import module_of, wrappers
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.orders.forms import form_ids, tell_if_uncovered
 from lockkit_flask.orders.open_order import ClaimedOrder, OpenOrder
@@ -110,6 +111,7 @@ class Gate:
                 "an order is open already: use @idempotent once per view, and functools.wraps in "
                 "the decorators above it"
             )
+        _given(None)  # a decorator above may call the view again
         opened = result_of(gate.enter(Visit(self, options, below=below), self.thread))
         if opened is None:
             return call()
@@ -248,6 +250,15 @@ def binds_of(app: Flask) -> set[str]:
     return {using for using in found if using is not None}
 
 
+def _is_exempt(view: Callable[..., Any]) -> bool:
+    """Whether this is a class that makes orders, and the class or this method of it is none."""
+    *_, function = wrappers(view)
+    if module_of(function) != "flask.views":
+        return False
+    places = places_of(view_of(request), request.method)
+    return any(options_in([place]).exempt for place in places)
+
+
 ORDER_OPTIONS = ("order_id", "required", "using")
 
 
@@ -255,8 +266,7 @@ def _inside(view: Callable[..., Any], options: ViewOptions) -> Callable[..., Any
     @wraps(view)
     def idempotent_view(*args: Any, **kwargs: Any) -> Any:
         call = partial(current_app.ensure_sync(view), *args, **kwargs)
-        method = request.method
-        if method in SAFE_METHODS or exempts(places_of(view_of(request), method), options):
+        if request.method in SAFE_METHODS or _is_exempt(view):
             return call()
         orders = app_locks().orders
         if orders is None:

@@ -27,6 +27,7 @@ class Owners(Suite):
             ('Digest username="a", nc=00000001', 'Digest username="a", nc=00000002'),
             ('hawk id="a", ts="1"', 'hawk id="a", ts="2"'),
             ("AWS4-HMAC-SHA256 Signature=1", "AWS4-HMAC-SHA256 Signature=2"),
+            ('OAuth realm="a", oauth_nonce="1"', 'OAuth realm="a", oauth_nonce="2"'),
         ],
     )
     def test_a_header_that_is_another_each_time_owns_nothing(

@@ -13,7 +13,7 @@ from django.contrib.auth.decorators import permission_required
 from django.contrib.auth.models import User
 from django.db import IntegrityError, connection, transaction
 from django.forms import CharField, Form
-from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http import HttpRequest, HttpResponse, JsonResponse, QueryDict
 from django.urls import include, path
 from django.utils.decorators import method_decorator
 from django.views import View
@@ -213,14 +213,18 @@ def on_behalf_hidden(request: HttpRequest) -> Any:
     return view(request)
 
 
-class ExemptMethodMixed(IdempotentMixin, OnBehalf):
-    @idempotent.exempt
-    def post(self, request: Any) -> Response:
-        return super().post(request)
-
-
 @method_decorator(idempotent(required=True), name="dispatch")
-class ExemptMethodInside(OnBehalf):
+class ExemptMethod(View):
+    @idempotent.exempt
+    def post(self, request: HttpRequest) -> JsonResponse:
+        sell("exempt-method")
+        return JsonResponse({"atomic": connection.in_atomic_block}, status=201)
+
+    def put(self, request: HttpRequest) -> HttpResponse:
+        return made("exempt-method-put")
+
+
+class ExemptMethodMixed(IdempotentMixin, OnBehalf):
     @idempotent.exempt
     def post(self, request: Any) -> Response:
         return super().post(request)
@@ -438,8 +442,9 @@ KINDS = {
     "on-behalf": OnBehalf.as_view(),
     "on-behalf-mixed": OnBehalfMixed.as_view(),
     "exempt-mixed": idempotent.exempt(OnBehalfMixed.as_view()),
+    "exempt-class": idempotent.exempt(ExemptMethod.as_view()),
+    "exempt-method": ExemptMethod.as_view(),
     "exempt-method-mixed": ExemptMethodMixed.as_view(),
-    "exempt-method-inside": ExemptMethodInside.as_view(),
     "on-behalf-method": OnBehalfMethod.as_view(),
     "on-behalf-inside": OnBehalfInside.as_view(),
     "on-behalf-hidden": on_behalf_hidden,

@@ -425,20 +425,6 @@ def locked_twice(request: HttpRequest, sku: str) -> HttpResponse:
     return HttpResponse(f"sold {sell('locked-twice')}", status=201)
 
 
-@method_decorator(lock_view("outer:{sku}"), name="dispatch")
-class LockedDispatch(View):
-    @lock_view("stock:{sku}")
-    def post(self, request: HttpRequest, sku: str) -> HttpResponse:
-        return HttpResponse(f"sold {sell('locked-dispatch')}", status=201)
-
-
-@method_decorator(idempotent, name="dispatch")
-class InsideLockedMethod(View):
-    @lock_view("stock:{sku}")
-    def post(self, request: HttpRequest, sku: str) -> HttpResponse:
-        return HttpResponse(f"sold {sell('inside-locked-method')}", status=201)
-
-
 @idempotent
 @lock_view("stock:{sku}")
 def inside_locked(request: HttpRequest, sku: str) -> HttpResponse:
@@ -467,6 +453,20 @@ def passes_by(request: HttpRequest) -> HttpResponse:
 @wraps(_locked)
 def passes_by_inside(request: HttpRequest) -> HttpResponse:
     return passes_by(request)
+
+
+@method_decorator(lock_view("outer:{sku}"), name="dispatch")
+class LockedTwice(View):
+    @lock_view("stock:{sku}")
+    def post(self, request: HttpRequest, sku: str) -> HttpResponse:
+        return HttpResponse(f"sold {sell('locked-twice-class')}", status=201)
+
+
+@method_decorator(idempotent, name="dispatch")
+class LockedInside(View):
+    @lock_view("stock:{sku}")
+    def post(self, request: HttpRequest, sku: str) -> HttpResponse:
+        return HttpResponse(f"sold {sell('locked-inside-class')}", status=201)
 
 
 @method_decorator(lock_view("stock:{sku}"), name="dispatch")
