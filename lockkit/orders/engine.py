@@ -97,7 +97,8 @@ class Orders:
     def admit(self, order: Order, *, key_decides: bool = False) -> Flow[Decision]:
         """Whether the view may run for this order now. With STORE "redis" it is then claimed.
 
-        A record is looked for before the lock only if this process has seen the order lately.
+        A record is looked for before the lock only if this process has seen the order lately, or
+        its form is old.
         ``key_decides``: the view runs only after the record was inserted, so there is no need to
         look for one under the lock. With LOCK "never" there is no lock, either.
         """

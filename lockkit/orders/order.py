@@ -32,7 +32,9 @@ KINDS = ("header", "json", "form", "kwargs")
 BODY_KINDS = ("json", "form")
 _SF_STRING = re.compile(r'"((?:[\x20-\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"')
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
-_CHANGING = re.compile(r"(digest|hawk|negotiate|ntlm|aws4-\S+)\s", re.IGNORECASE)
+_CHANGING = re.compile(
+    r"(digest|hawk|negotiate|ntlm|aws4-\S+)\s|oauth\s.*\boauth_nonce=", re.IGNORECASE
+)
 """An Authorization of these schemes is another one in each request, so a repeat is not known."""
 
 

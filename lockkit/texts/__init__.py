@@ -78,7 +78,8 @@ def _check(tag: str, code: str, entries: Mapping[str, Any]) -> None:
     from string import Formatter
 
     english = "".join(_ours(DEFAULT)[code].values())
-    values = {field: 1 for _, field, _, _ in Formatter().parse(english) if field}
+    fields = [field for _, field, _, _ in Formatter().parse(english) if field]
+    values = {field: 1 if field in ("limit", "seconds") else "x" for field in fields}
     try:
         Catalogue(tag, entries).text(code, {"seconds": 1, **values})
     except (AttributeError, LookupError, TypeError, ValueError) as error:
