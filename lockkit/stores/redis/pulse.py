@@ -15,24 +15,23 @@ class Pulse:
 
     A doubt is a reason to ask at once: a claim that was in the queue a moment ago is gone, maybe
     because nobody heard of its grant. Asked without an answer for as long as any request may take,
-    the subscription is dead. So it is at a second doubt, without a message in between: the server
-    that answers may not be the one that grants any more.
+    the subscription is dead. So it is at a doubt after such an answer, without a message in
+    between: the server that answers may not be the one that grants any more.
     """
 
     def __init__(self, connection: Connection) -> None:
         self._patience = connection.socket_timeout or SOCKET_TIMEOUT
+        self._was_doubted = self._doubted = False
         self.heard(message=True)
 
     def heard(self, *, message: bool) -> None:
         self._heard = now()
         self._asked: float | None = None
+        self._was_doubted = not message and (self._was_doubted or self._doubted)
         self._doubted = False
-        if message:
-            self._doubts = 0
 
     def doubt(self) -> None:
         self._doubted = True
-        self._doubts += 1
 
     def asked(self) -> None:
         self._asked = now()
@@ -40,11 +39,13 @@ class Pulse:
     @property
     def is_due(self) -> bool:
         """Whether it is time to ask."""
-        return self._asked is None and (self._doubted or now() - self._heard > SILENCE)
+        if self._asked is not None or self._is_doubted_again:
+            return False
+        return self._doubted or now() - self._heard > SILENCE
 
     def left(self) -> float:
         """Seconds for which nothing is to be done if nothing is heard, or less than none."""
-        if self._doubts > 1:
+        if self._is_doubted_again:
             return 0.0
         if self._asked is not None:
             return self._asked + self._patience - now()
@@ -52,4 +53,8 @@ class Pulse:
 
     @property
     def is_dead(self) -> bool:
-        return (self._asked is not None or self._doubts > 1) and self.left() <= 0
+        return (self._asked is not None or self._is_doubted_again) and self.left() <= 0
+
+    @property
+    def _is_doubted_again(self) -> bool:
+        return self._was_doubted and self._doubted
