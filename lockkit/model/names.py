@@ -72,7 +72,7 @@ def repair_command(name: str) -> str:
     Backslashes of the name are escaped where it is shown, and the command reads them back."""
     from shlex import quote
 
-    return f"locks release {quote(name)} --damaged"
+    return f"locks release --damaged {'-- ' * name.startswith('-')}{quote(name)}"
 
 
 class Field(NamedTuple):

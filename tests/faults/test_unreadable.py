@@ -207,7 +207,7 @@ def test_rows_of_another_release_are_an_error_after_the_others(tmp_path: Path) -
             lease.release()
 
 
-HOSTILE = "stock:a  b$(touch x)'\"\\;`touch x`"
+HOSTILE = "-stock:a  b$(touch x)'\"\\;`touch x`"
 """A request may choose it: percent-encoding leaves all of this in a name."""
 
 
@@ -238,8 +238,8 @@ def test_the_command_that_repairs_a_name_can_be_typed_in_a_shell(
     with lockkit.connect(f"sqlite:///{place}") as client:
         client.lock(HOSTILE).acquire().release()
     with lockkit.connect(spoil(place, redis_server)) as client:
-        (line,) = re.findall("locks (release .*)", locks(client, "show", HOSTILE).out)
-        assert locks(client, *shlex.split(line), "--yes").status == Exit.OK
+        (line,) = re.findall("locks release (.*)", locks(client, "show", "--", HOSTILE).out)
+        assert locks(client, "release", "--yes", *shlex.split(line)).status == Exit.OK
         assert client.lock(HOSTILE).acquire(timeout=0).release()
 
 
