@@ -156,8 +156,8 @@ def _hear(store: Store, hold: Hold) -> Step[bool]:
     hold.dead = GONE
     try:
         words = yield from store.ended(hold.name, hold.fence)
-    except BackendError:
-        return False
+    except BackendError as error:
+        return isinstance(error, DamagedRecord)
     if words is not None and words.broken_by:
         hold.dead = f"an operator released it: {words.broken_by}"
     elif words is not None:

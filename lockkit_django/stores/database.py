@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -205,7 +205,8 @@ def _registered(wrapper: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        del connections[wrapper.alias]
+        with suppress(AttributeError):  # the handler of a signal has connected meanwhile
+            del connections[wrapper.alias]
 
 
 def _private_wrapper(alias: str) -> Any:

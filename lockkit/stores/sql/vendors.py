@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any, Final
 
 from lockkit.model.errors import BackendUnavailable, ConfigurationError, StoreRefused
@@ -24,7 +25,8 @@ DRIVERS: Final = ("psycopg", "psycopg2", "pymysql", "MySQLdb")
 
 def vendor_of(name: str, driver: Any) -> Vendor:
     """``driver``: the module. Raises ConfigurationError."""
-    if (found := getattr(driver, "__name__", driver)) not in DRIVERS:
+    found = driver.__name__ if isinstance(driver, ModuleType) else type(driver).__name__
+    if found not in DRIVERS:
         raise ConfigurationError(
             f"a database is locked in over psycopg, psycopg2, PyMySQL or mysqlclient, not {found}"
         )
