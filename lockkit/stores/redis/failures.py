@@ -96,6 +96,8 @@ def _reason(error: BaseException | None) -> str:
             return f"{FULL}: raise its maxclients"
         if isinstance(error, (TimeoutError, driver.TimeoutError)) and "handshake" in str(error):
             return "no answer to TLS in time (is it a port without TLS?)"
+        if isinstance(error, ConnectionResetError) and not error.strerror:  # asyncio's
+            return "it hangs up at once: is it full (maxclients)?"
         if isinstance(error, OSError) and error.strerror:
             return f"{error.strerror}{tls_remedy(error.strerror)}"
         error = error.__cause__ or error.__context__

@@ -7,18 +7,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import pytest_django
-from database_settings import complete, environment, postgresql
+from database_settings import complete, environment, postgresql, sqlite
 from django.contrib.postgres.signals import get_hstore_oids, register_type_handlers
 from django.core.management import call_command
 from django.db import connections
 from django.db.backends.postgresql.base import DatabaseWrapper
 from django.db.backends.signals import connection_created
-from django.db.utils import ConnectionDoesNotExist
+from django.db.utils import ConnectionDoesNotExist, load_backend
 from django.test import override_settings
 from django_pairs import Proxied, requests_of_pairs
 from system_checks import shown_until_silenced
@@ -78,6 +79,22 @@ def test_a_missing_table_says_how_to_make_it(client: lockkit.LockClient) -> None
         client.lock("a").acquire()
     client.store.create_table()
     client.lock("a").acquire().release()
+
+
+def test_an_alias_that_is_gone_keeps_no_test_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test may have had it."""
+    with monkeypatch.context() as patch:
+        patch.setitem(connections.settings, "gone", complete(sqlite(tmp_path / "gone")))
+        client = lockkit.connect("django://gone")
+        client.lock("a").acquire().release()
+    backend = load_backend("django.db.backends.sqlite3")
+    other = backend.DatabaseWrapper(complete(sqlite(tmp_path / "other")), "other")
+    (tmp_path / "other").touch()
+    other.creation.destroy_test_db(verbosity=0)
+    assert not (tmp_path / "other").exists()
+    client.close()
 
 
 def test_beside_django_contrib_postgres(client: lockkit.LockClient) -> None:
