@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from lockkit.leases.lease import give_back, give_back_async, result_of, value
 from lockkit.model.errors import BackendError, LeaseLost, LockError
+from lockkit.model.log import log
 from lockkit.orders import refusals, rows
 from lockkit.orders.admission import MOST_DUPLICATES
 from lockkit.orders.decisions import Discard, Proceed
@@ -75,8 +76,7 @@ class Way(Protocol):
         """Call it on the thread that has the request's database connections."""
 
     async def ask(self, flow: Flow[R], visit: Visit) -> R:
-        """Perform a flow of the engine. It never gives back a lease that it did not take: that one
-        may be of the other way."""
+        """Perform a flow, which gives back no lease of the other way: only those that it took."""
 
     async def give_back(self, lease: Any) -> None: ...
 
@@ -101,8 +101,8 @@ class Thread:
 class OrderStopped(LockError):
     """This request cannot do its order: somebody else has, or its lease or a store is gone.
 
-    Nothing that it did in ``commit_in`` was saved, or that is not known. Not to be caught: the
-    answer is made of it. ``reject``: that answer; None: look who was first.
+    Nothing that it did in ``commit_in`` was saved, or that is not known. Do not catch it.
+    ``reject``: the answer that is made of it; None: look who was first.
     """
 
     def __init__(self, reject: Refusal | None) -> None:
@@ -115,7 +115,7 @@ class OpenOrder(ABC):
 
     begun = False  #: its record is there, or the view is to write it
     ended = False  #: nothing is open, and nothing is under way
-    refused = False  #: something was answered in the place of the view
+    refused = False  #: unless it has begun, something was answered in the place of the view
     failed = False  #: the view has raised, whatever response was made of that
     error: BaseException | None = None  #: that the view has raised, if it was seen
 
@@ -125,6 +125,13 @@ class OpenOrder(ABC):
         self.decision = decision  #: its lease is ours to release from here on
         self.leases = [decision.lease]  #: to be released after COMMIT or ROLLBACK, in this order
         visit.attach(self)
+
+    def has_passed_by(self, response: Any) -> bool:
+        """Whether the view has succeeded without the ``lock_view`` that was to begin its order."""
+        if self.begun or self.refused or response.status_code // 100 != HTTPStatus.OK // 100:
+            return False
+        log.warning("%r has passed its lock_view by, and its transaction", self.order.request)
+        return True
 
     @property
     def fencing_token(self) -> int:
@@ -237,11 +244,10 @@ async def begin(opened: OpenOrder, way: Way) -> Any:
             decision = refusals.not_claimed(failure)
         else:
             return None
+        opened.refused = True
         if not isinstance(decision, Proceed):
-            opened.refused = True
             return await way.do(_answer, visit, opened.order, decision)
         opened.decision = decision
-    opened.refused = True
     return visit.refuse(refusals.running(1))
 
 

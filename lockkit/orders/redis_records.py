@@ -124,8 +124,9 @@ class ClaimedOrder(OpenOrder):
             self._settle(NOT_RUN, failed=False)
 
     def _end(self, response: Any) -> Any:
-        failed = self.begun and self._is_accident(response)
-        answered = self.visit.answered(response) if self.begun else NOT_RUN  # its lock was busy
+        has_run = self.begun or self.has_passed_by(response)
+        failed = has_run and self._is_accident(response)
+        answered = self.visit.answered(response) if has_run else NOT_RUN  # its lock was busy
         reject = self._settle(answered, failed=failed)
         return response if reject is None else self.visit.refuse(reject)
 

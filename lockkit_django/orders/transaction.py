@@ -78,10 +78,10 @@ class OrderInDatabase(OpenOrder):
     def _keep_unbegun(self, response: HttpResponseBase) -> HttpResponseBase:
         """The order was left to a ``lock_view`` that nobody came to: a success was without it."""
         verdict = self._verdict(response)
-        is_success = response.status_code // 100 == OK_CLASS and not self._has_raised(response)
-        if self.refused or not is_success or not isinstance(verdict, Keep):
+        if self._has_raised(response) or not isinstance(verdict, Keep):
             return response
-        log.warning("%r has passed its lock_view by, and its transaction", self.order.request)
+        if not self.has_passed_by(response):
+            return response
         kept: HttpResponseBase = self._keep_refusal(verdict.record, response)
         return kept
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import wraps
 from typing import Any
 
 from django.contrib.auth.decorators import permission_required
@@ -133,6 +134,17 @@ def locked(request: HttpRequest) -> HttpResponse:
     return HttpResponse(f"paid {pay(request)}", status=201)
 
 
+@wraps(locked)
+def passes_by(request: HttpRequest) -> HttpResponse:
+    """It has the marks of the lock, and does without it."""
+    return HttpResponse(f"paid {pay(request)}", status=201)
+
+
+@lock_view("stock:s1", timeout=0, on_busy=lambda request, error: HttpResponse("come back"))
+def busy(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(f"paid {pay(request)}", status=201)
+
+
 @lock_view("stock:s1")
 async def async_locked(request: HttpRequest) -> HttpResponse:
     return HttpResponse(f"paid {pay(request)}", status=201)
@@ -194,6 +206,8 @@ VIEWS: dict[str, Any] = {
     "outlasts": outlasts,
     "async-outlasts": async_outlasts,
     "locked": locked,
+    "passes-by": passes_by,
+    "busy": busy,
     "async-locked": async_locked,
     "inside": inside,
     "coroutine": coroutine,

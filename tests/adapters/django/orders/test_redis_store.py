@@ -65,6 +65,20 @@ def test_a_duplicate_gets_the_same_bytes_and_pays_nothing(kind: str) -> None:
     assert not list(locks["default"].holders())
 
 
+def test_a_view_that_passes_its_lock_by_pays_once(caplog: pytest.LogCaptureFixture) -> None:
+    with orders(AUTHORIZE_REPLAY="orders_django.hooks.yes"):
+        answers = [buy("passes-by") for _ in range(2)]
+    assert [REPLAYED in answer for answer in answers] == [False, True]
+    assert len(claiming.payments) == 1
+    assert "lock_view" in caplog.text
+
+
+def test_what_a_lock_says_to_whoever_it_keeps_out_is_no_order() -> None:
+    with locks["default"].lock("stock:s1"):
+        assert buy("busy").content == b"come back"
+    assert buy("busy").content.startswith(b"paid")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_duplicate_gets_the_same_bytes_under_asgi(kind: str) -> None:
     client = AsyncClient()
