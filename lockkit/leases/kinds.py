@@ -171,10 +171,11 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
             if not isinstance(name, str):
                 raise ConfigurationError(f"{name!r} is not a lock name: multi('a', 'b')")
         in_order = sorted(set(names), key=lambda name: name.encode("utf-8", "surrogatepass"))
-        if len(in_order) > (self.store.most or len(in_order)):
+        most = self.store.most
+        if most is not None and len(in_order) > most:
             raise ConfigurationError(
                 f"{len(in_order)} names at once need as many sessions of the process: it may have "
-                f"{self.store.most}, which is max_sessions"
+                f"{most}, which is max_sessions"
             )
         label = check_label(options.pop("label", ""))
         make = self._maker(kind, **options)
