@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -101,7 +102,10 @@ class IdempotentOrderMiddleware:
         return await self._enter(request, view, LOOP)
 
     async def _enter(self, request: HttpRequest, view: Callable[..., Any], way: Way) -> Any:
-        options, is_locked = _marks(view, request.method)
+        try:
+            options, is_locked = _kept_marks(view, request.method)
+        except TypeError:  # a view may have no hash, such as a dataclass that is called
+            options, is_locked = _marks(view, request.method)
         covered = order_rules().covers(request.method or "", request.path_info)
         if options.exempt or options.inside or not covered:
             _stand_by(request, options)
@@ -136,6 +140,9 @@ def _marks(view: Callable[..., Any], method: str | None) -> tuple[ViewOptions, b
     """What decorators have said of a view: its options, and whether it takes a lock of its own."""
     places = places_of(view, method)
     return options_in(places), bool(view_locks_of(places))
+
+
+_kept_marks = lru_cache(maxsize=1024)(_marks)  # each request asks
 
 
 def _stand_by(request: HttpRequest, options: ViewOptions) -> None:
