@@ -190,6 +190,9 @@ def pytest_sessionstart() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="a minute's worth, with Redis alone")
+    parser.addoption(
+        "--whole", action="store_true", help="the whole conformance suite over each way to a store"
+    )
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,5 +1,5 @@
 """What is asked of a store that is reached in another way, and of its asyncio where only threads
-differ. docs/adr/0017 says why these run less than the whole suite."""
+differ. docs/adr/0017 says why these run less than the whole suite; with ``--whole`` they run it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ from lockkit.testing.conformance.reentry import ReentryTests
 from lockkit.testing.conformance.semaphores import SemaphoreTests
 from lockkit.testing.conformance.steps import StepTests
 from lockkit.testing.conformance.waiting import WaitingTests
+
+whole = False
+"""Whether ``--whole`` was given: set before any test is collected."""
 
 
 def all_of(*parts: type) -> frozenset[str]:
@@ -84,7 +87,7 @@ class OverAWire(StoreConformance):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        for name in dir(cls):
+        for name in () if whole else dir(cls):
             if name.startswith("test_") and name not in cls.asked:
                 setattr(cls, name, None)
 
@@ -106,7 +109,7 @@ class OfAnotherServer(OverAWire):
 def is_asked(item: pytest.Item) -> bool:
     """Whether it runs: ``by_tasks`` of its class are the tests that it also runs by asyncio."""
     names = getattr(getattr(item, "cls", None), "by_tasks", None)
-    if names is None or not isinstance(item, pytest.Function):
+    if whole or names is None or not isinstance(item, pytest.Function):
         return True
     parameters = getattr(item, "callspec", None)
     by_tasks = parameters is not None and parameters.params.get("api") == "async"
