@@ -193,6 +193,9 @@ def test_who_listens_at_the_former_primary_for_good_is_not_starved(scene: Scene,
 def follow(primary: RedisServer, *, by: RedisServer) -> None:
     """All that either of them had is at both."""
     with primary.client() as leading, by.client() as following:
+        written = following.info("replication")["master_repl_offset"]
+        if leading.info("replication")["role"] == "slave":
+            eventually(lambda: leading.info("replication")["slave_repl_offset"] >= written)
         leading.execute_command("REPLICAOF", "NO", "ONE")
         following.execute_command("REPLICAOF", "127.0.0.1", primary.port)
         eventually(lambda: following.info("replication")["master_link_status"] == "up")

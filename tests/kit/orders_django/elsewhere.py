@@ -132,6 +132,8 @@ def _wrong_statement() -> None:
 def idles(request: HttpRequest) -> HttpResponse:
     """Until the server has ended its transaction: a payment that is slow."""
     number = sell("idles")
+    with connections["orders"].cursor() as cursor:
+        cursor.execute("SET LOCAL idle_in_transaction_session_timeout = '1ms'")
     driver = connections["orders"].connection
     assert select.select([driver.fileno()], [], [], 60)[0]
     return HttpResponse(f"sold {number}", status=201)

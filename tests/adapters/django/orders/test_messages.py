@@ -172,9 +172,7 @@ def test_a_server_that_is_up_and_refuses(
 
 
 @pytest.mark.parametrize("kind", ["idles", "idles-in-commit-in"])
-def test_a_transaction_that_the_server_has_ended(kind: str, database: Any) -> None:
-    with database.cursor() as cursor:
-        cursor.execute("SET idle_in_transaction_session_timeout = '1ms'")
+def test_a_transaction_that_the_server_has_ended(kind: str) -> None:
     unknown = buy(kind)
     assert (unknown.status_code, unknown.json()["code"]) == (503, "order-outcome-unknown")
     assert counts() == (0, 0)
