@@ -1,9 +1,12 @@
-"""Makes docs/guarantees.md, and the table of docs/stores.md, from docs/guarantees.toml."""
+"""Makes docs/guarantees.md, docs/guarantees-tests.md and the table of docs/stores.md, from
+docs/guarantees.toml."""
 
 from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +18,8 @@ ABILITIES = 7
 
 HEAD = """# Which store for me, and what it keeps
 
-This page is made from [guarantees.toml](guarantees.toml) by `tools/guarantees.py`. A test compares
-that file with the stores, and each cell with its test. Where something is promised, the test shows
-it. Where nothing is, the test shows what then happens.
+Each cell of these tables [has its test](guarantees-tests.md): where something is promised, the test
+shows it; where nothing is, it shows what then happens.
 
 ## Which store for me
 
@@ -37,10 +39,11 @@ FAULTS = """
 
 What becomes of a lease that is held, and of those who wait. A dash: it cannot happen there.
 """
-PROOFS = """
-## The tests
+PROOFS = """# The test of each cell
 
-`suite` is the conformance suite, which runs over each store.
+The cells are those of [the tables of stores](guarantees.md). Both pages are made from
+[guarantees.toml](guarantees.toml) by `tools/guarantees.py`, and a test compares that file with the
+stores. `suite` is the conformance suite, which runs over each store.
 """
 
 
@@ -56,24 +59,50 @@ def page(data: dict[str, Any]) -> str:
 
     def said(names: list[str]) -> str:
         rows = [[s["title"], *(cell(data, name, s)[0] for name in names)] for s in stores]
-        return table(["store", *map(titles.__getitem__, names)], rows)
+        return shortened(["store", *map(titles.__getitem__, names)], rows)
 
     choice = [[s["choose"], s["title"], s["url"]] for s in stores]
     needs = [[s["title"], s["connections"], s["threads"]] for s in stores]
     fates = [[s["title"], *(s["faults"][name][0] for name in faults)] for s in stores]
     parts = [
         HEAD,
-        table(["choose it for", "store", "URL"], choice),
+        table(["choose it for", "store", "URL"], *choice),
         NEEDS,
-        table(["store", "connections", "threads"], needs),
+        table(["store", "connections", "threads"], *needs),
         CAN,
         said(abilities),
         said(ground),
         FAULTS,
-        table(["store", *(fault["title"] for fault in faults.values())], fates),
-        PROOFS,
-        table(["what", "stores", "test"], proofs(data)),
+        shortened(["store", *(fault["title"] for fault in faults.values())], fates),
     ]
+    return joined(parts)
+
+
+def shortened(head: list[str], rows: list[list[str]]) -> str:
+    """A table, and before it, as sentences, the columns in which no more than one cell differs."""
+    names, *columns = zip(head, *rows, strict=True)
+    kept, sentences = [names], []
+    for title, *cells in columns:
+        ((usual, often), *_) = Counter(cells).most_common()
+        others = [
+            f", but {name}: {cell}"
+            for name, cell in zip(names[1:], cells, strict=True)
+            if cell != usual
+        ]
+        if often < len(cells) - 1:
+            kept.append((title, *cells))
+        else:
+            sentences.append(f"- *{title}*: {usual}, in every store{''.join(others)}.\n")
+    apart = "\n" if sentences else ""
+    return "".join(sentences) + apart + table(*zip(*kept, strict=True))
+
+
+def page_of_tests(data: dict[str, Any]) -> str:
+    """docs/guarantees-tests.md."""
+    return joined([PROOFS, table(["what", "stores", "test"], *proofs(data))])
+
+
+def joined(parts: list[str]) -> str:
     return "\n".join(part.strip("\n") + "\n" for part in parts)
 
 
@@ -81,10 +110,10 @@ def stores_table(data: dict[str, Any]) -> str:
     """The first table of docs/stores.md."""
     return table(
         ["URL", "excludes in", "waiters are woken", "a restart of the store"],
-        [
+        *(
             [s["url"], s["where"], cell(data, "Pushed", s)[0], s["faults"]["restart"][0]]
             for s in data["stores"].values()
-        ],
+        ),
     )
 
 
@@ -113,7 +142,7 @@ def proofs(data: dict[str, Any]) -> list[list[str]]:
     ]
 
 
-def table(head: list[str], rows: list[list[str]]) -> str:
+def table(head: Sequence[str], *rows: Sequence[str]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
@@ -126,10 +155,11 @@ def placed(text: str, made: str) -> str:
 
 
 def made() -> dict[Path, str]:
-    """What each of the two pages should be."""
+    """What each of the pages should be."""
     data, stores = read(), DOCS / "stores.md"
     return {
         DOCS / "guarantees.md": page(data),
+        DOCS / "guarantees-tests.md": page_of_tests(data),
         stores: placed(stores.read_text(encoding="utf-8"), stores_table(data)),
     }
 

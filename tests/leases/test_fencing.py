@@ -116,6 +116,16 @@ class TestAnyDriver:
             deduct(stale, "a")
         assert counts(database[0])["a"] == 8
 
+    def test_and_not_where_the_later_one_has_put_its_token_before_it_reads(
+        self, database: tuple[Any, str], stale: Lease, later: Lease, deduct: Any
+    ) -> None:
+        connection, placeholder = database
+        reserve = "UPDATE stock SET {{set}} WHERE sku = {p} AND {{unless_stale}}"
+        fencing.execute(connection.cursor(), reserve.format(p=placeholder), ("a",), lease=later)
+        with pytest.raises(LeaseLost, match="'stock' was refused"):
+            deduct(stale, "a")
+        assert counts(connection)["a"] == 10
+
     def test_a_row_that_is_not_there_is_refused_too(self, later: Lease, deduct: Any) -> None:
         with pytest.raises(LeaseLost, match="there is no such row"):
             deduct(later, "c")

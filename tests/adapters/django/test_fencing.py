@@ -52,6 +52,13 @@ def test_a_stale_holder_is_refused(stale: Lease, later: Lease) -> None:
     assert count("a") == 8
 
 
+def test_a_token_is_put_on_the_row_before_it_is_read(stale: Lease, later: Lease) -> None:
+    assert Stock.objects.fenced(later).filter(sku="a").update() == 1
+    with pytest.raises(LeaseLost):
+        Stock.objects.fenced(stale).filter(sku="a").update(count=9)
+    assert count("a") == 10
+
+
 COMBINED: dict[str, Combined] = {
     "or": lambda rows, fenced: rows | fenced,
     "or-fenced-first": lambda rows, fenced: fenced | rows,
