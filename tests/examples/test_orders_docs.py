@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from places import ROOT
 
-from lockkit.orders import settings
+from lockkit.orders import refusals, settings
 
 TEXT = (ROOT / "docs" / "orders.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
@@ -112,6 +113,17 @@ def test_the_blocks_for_django_are_a_project(tmp_path: Path) -> None:
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     assert "Ran 2 tests" in ran.stderr
+
+
+def test_every_refusal_is_there() -> None:
+    documented = {
+        code: status
+        for codes, status in re.findall(r"^\| (`order-.*?) \| (\d+) \|", TEXT, re.MULTILINE)
+        for code in re.findall(r"`(order-[a-z-]+)`", codes)
+    }
+    source = inspect.getsource(refusals)
+    refused = re.findall(r'Refusal\((\d+), "(order-[a-z-]+)"', source)
+    assert documented == {code: status for status, code in refused} | {refusals.COMPLETED: "409"}
 
 
 def test_every_setting_is_there() -> None:
