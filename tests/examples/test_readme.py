@@ -50,8 +50,8 @@ def test_no_example_gives_the_name_of_the_package_to_something_else(shown: Path)
 def test_the_acl_line_of_the_documentation_is_the_one_that_is_tested() -> None:
     """tests/stores/test_redis.py runs the whole protocol as a user with just these permissions."""
     tested = (ROOT / "tests" / "stores" / "test_redis.py").read_text()
-    stores = (ROOT / "docs" / "stores.md").read_text()
-    line = re.search(r"^user shop on >… (.*)$", stores, re.MULTILINE)
+    page = (ROOT / "docs" / "redis.md").read_text()
+    line = re.search(r"^user shop on >… (.*)$", page, re.MULTILINE)
     assert line is not None
     rules = re.search(r'"shop": "on >secret (.*?)",\n', tested, re.DOTALL)
     assert rules is not None

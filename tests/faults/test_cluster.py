@@ -232,7 +232,7 @@ def test_a_waiter_hears_of_its_grant_from_any_server(
 
 
 def test_the_least_privileged_user(group: ClusterGroup, client: AnyClient) -> None:
-    """The rights of docs/stores.md, and those that docs/redis.md adds."""
+    """The rights of docs/redis.md."""
     rights = (
         "on >secret resetkeys ~{shop:* ~lockkit:prefixes resetchannels &shop:wake:* -@all +evalsha "
         "+script|load +hscan +ping +subscribe +@hash +@sortedset +pexpire +publish +time "

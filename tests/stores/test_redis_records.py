@@ -559,8 +559,8 @@ def test_another_layout_is_refused(store: RedisRecords, locks: LockClient, url: 
 
 
 def test_the_least_permissions_suffice() -> None:
-    """As docs/stores.md says."""
-    text = (ROOT / "docs" / "stores.md").read_text(encoding="utf-8")
+    """As docs/redis.md says."""
+    text = (ROOT / "docs" / "redis.md").read_text(encoding="utf-8")
     (rights,) = re.findall(r"^user shop on >… (.*)$", text, re.MULTILINE)
     (more,) = re.findall(r'Orders with `STORE` `"redis"` (?:also )?need `([^`]*)`', text)
     with RedisServer(users={"shop": f"on >secret {rights} {more}"}) as server:

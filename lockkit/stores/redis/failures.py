@@ -30,7 +30,7 @@ REFUSALS = {
     "NOREPLICAS": "the server has too few replicas (min-replicas-to-write)",
     "NOAUTH": "the server wants a password",
     "WRONGPASS": "the server refuses the user or the password",
-    "NOPERM": "the user lacks a permission lockkit needs (docs/stores.md has an ACL line)",
+    "NOPERM": "the user lacks a permission lockkit needs (docs/redis.md has an ACL line)",
     "DB": "the server has no database of the number in LOCATION",
     "CLUSTERDOWN": "the cluster is down",
     "MOVED": "this is a server of a Redis Cluster: its URL begins with redis+cluster://",

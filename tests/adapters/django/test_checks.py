@@ -103,7 +103,7 @@ def test_a_user_with_the_least_permissions_is_no_store_that_fails() -> None:
 
 
 def test_the_least_permissions_are_those_of_the_documentation() -> None:
-    documented = (ROOT / "docs/stores.md").read_text()
+    documented = (ROOT / "docs/redis.md").read_text()
     assert f"user shop {LEAST.replace('secret', '…')}\n" in documented
 
 
