@@ -162,6 +162,11 @@ def refused(error: LockError) -> bool:
     return isinstance(error.__cause__, driver.ResponseError)
 
 
+def is_of_one(error: LockError) -> bool:
+    """Whether it says nothing of other requests."""
+    return refused(error) and not is_demoted(error.__cause__)
+
+
 def forbids(error: LockError, command: str) -> bool:
     """Whether the server does not let the user run it."""
     cause = error.__cause__

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from lockkit.engine.state import SECOND
 from lockkit.model.types import Kind, Request, alive_for
+from lockkit.runtime.process import TOKEN_BYTES
 from lockkit.stores.redis.layout import BUCKETS, PREFIXES, Keys, bucket_of, encoded
 
 B = TypeVar("B")
@@ -29,6 +30,9 @@ NONE = b"-"
 
 DIGIT = b"$1\r\n0\r\n", b"$1\r\n1\r\n", b"$1\r\n2\r\n"
 """Arguments, packed."""
+
+TOKEN_LENGTH = 2 * TOKEN_BYTES
+TOKEN_SIZE, END = b"$%d\r\n" % TOKEN_LENGTH, b"\r\n"
 
 MUTEX = Kind.MUTEX  # looked up once: that takes as long as packing an argument
 
@@ -93,7 +97,8 @@ class Packed(ABC):
         """So many arguments: ``first``, the token, and the rest, packed."""
         head = script.heads.get(request.name) or self._head(script, request.name, arguments)
         token = request.token.encode()
-        packed = b"%b%b$%d\r\n%b\r\n%b" % (head, first, len(token), token, rest)
+        size = TOKEN_SIZE if len(token) == TOKEN_LENGTH else b"$%d\r\n" % len(token)
+        packed = b"".join((head, first, size, token, END, rest))
         return tuple.__new__(Command, (packed, script))
 
     def _head(self, script: Script, name: str, arguments: int) -> bytes:
@@ -121,7 +126,8 @@ class Protocol(Packed):
         acquire = (*free, publish, *queue, "acquire")
         self._acquire = script_of("fair", *acquire)
         self._barge = script_of("unfair", *acquire)
-        self._release = script_of("time", publish, "release_free", *claim[1:], *queue, "release")
+        release = "time", "release_now", publish, "release_free", *claim[1:], *queue, "release"
+        self._release = script_of(*release)
         self._withdraw = script_of(*claim, publish, *queue, "withdraw")
         self._break = script_of(*claim, "words", publish, *queue, "break")
         self._extend = script_of(*look, "extend")

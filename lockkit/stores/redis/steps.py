@@ -33,7 +33,7 @@ from lockkit.runtime import process
 from lockkit.stores.contract import Buried, Direct, Fenced, Pushed, ServerClock
 from lockkit.stores.redis import replicas
 from lockkit.stores.redis.connections import Connections, OwnConnections
-from lockkit.stores.redis.failures import is_demoted, refused
+from lockkit.stores.redis.failures import is_of_one
 from lockkit.stores.redis.health import eviction, server
 from lockkit.stores.redis.protocol import NO_CHANNEL, POLL, Command, pack
 from lockkit.stores.redis.replies import RELEASES, read_acquire, read_extend
@@ -292,8 +292,3 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
     def server(self) -> Step[str | None]:
         """What tells it from any other; None if the user may not ask."""
         return server()
-
-
-def is_of_one(error: LockError) -> bool:
-    """Whether it says nothing of other requests."""
-    return refused(error) and not is_demoted(error.__cause__)
