@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -13,18 +14,34 @@ import lockkit
 from lockkit import aio
 from lockkit.model.types import Request
 from lockkit.testing.blocking import AnyClient, Api, connect
-from lockkit.testing.servers import RedisServer
+from lockkit.testing.proxy import FaultProxy
+from lockkit.testing.servers import RedisServer, ValkeyServer
+
+Pair = tuple[RedisServer, RedisServer]
 
 
-@pytest.fixture(scope="module")
-def pair() -> Iterator[tuple[RedisServer, RedisServer]]:
+@contextmanager
+def paired(kind: type[RedisServer]) -> Iterator[Pair]:
     with (
-        RedisServer(*WITHOUT_DELAY) as master,
-        RedisServer(*WITHOUT_DELAY, f"replicaof {HOST} {master.port}") as replica,
+        kind(*WITHOUT_DELAY) as master,
+        kind(*WITHOUT_DELAY, f"replicaof {HOST} {master.port}") as replica,
     ):
         with replica.client() as admin:
             until(lambda: admin.info("replication")["master_link_status"] == "up", "it follows")
         yield master, replica
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    with paired(RedisServer) as pair:
+        yield pair
+
+
+@pytest.fixture(scope="module")
+def valkey_pair() -> Iterator[Pair]:
+    """On a connection that has written nothing its WAIT is over at once; not so Redis 7.0's."""
+    with paired(ValkeyServer) as pair:
+        yield pair
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -36,9 +53,7 @@ def client(request: pytest.FixtureRequest, pair: tuple[RedisServer, Any]) -> Ite
     client.close()
 
 
-def test_a_grant_is_on_the_replica(
-    client: AnyClient, pair: tuple[RedisServer, RedisServer]
-) -> None:
+def test_a_grant_is_on_the_replica(client: AnyClient, pair: Pair) -> None:
     with pair[1].client() as replica:
         for number in range(50):
             lease = client.lock(f"stock:{number}").acquire()
@@ -49,7 +64,7 @@ def test_a_grant_is_on_the_replica(
 
 
 def test_a_grant_by_message_counts_once_it_is_confirmed(
-    client: AnyClient, pair: tuple[RedisServer, RedisServer], monkeypatch: pytest.MonkeyPatch
+    client: AnyClient, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever handed it over did not wait for that. It is given back if nobody confirms it."""
     with lockkit.connect(pair[0].url) as other, ThreadPoolExecutor(1) as threads:
@@ -74,7 +89,7 @@ def test_a_grant_by_message_counts_once_it_is_confirmed(
 
 
 def test_without_a_replica_nothing_is_granted(
-    client: AnyClient, pair: tuple[RedisServer, RedisServer], monkeypatch: pytest.MonkeyPatch
+    client: AnyClient, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And nothing stays behind. An extension does not count, and the lease is not lost by that."""
     kept = client.lock("kept").acquire()
@@ -98,9 +113,38 @@ def test_without_a_replica_nothing_is_granted(
     assert kept.release()
 
 
+@pytest.mark.parametrize("protocol", ["", "&protocol=plain"])
+@pytest.mark.parametrize("api", ["sync", "async"])
+def test_a_grant_that_is_asked_for_again_counts_once_it_is_confirmed(
+    api: Api, protocol: str, valkey_pair: Pair
+) -> None:
+    """The reply to the first request is lost. The next one goes over another connection, which
+    has written nothing that replicas could confirm."""
+    pair = valkey_pair
+    url = f"{pair[0].url}?wait_replicas=1{protocol}"
+    with FaultProxy(HOST, pair[0].port) as proxy, lockkit.connect(url) as other:
+        through = url.replace(f":{pair[0].port}", f":{proxy.port}")
+        client = connect(api, through, ttl=600.0, options={"socket_timeout": 20.0})
+        client.lock("stock:42").acquire().release()
+        fault = proxy.drop_replies(matching=b"EVALSHA")
+        assert client.lock("stock:42").acquire().release()
+        assert fault.happened.is_set()
+        client.store._connections.fresh.arguments["socket_timeout"] = 0.5
+        fault = proxy.drop_replies(matching=b"EVALSHA")
+        pair[1].pause()
+        try:
+            with pytest.raises(lockkit.OutcomeUnknown):
+                client.lock("stock:42").acquire()
+            assert fault.happened.is_set()
+        finally:
+            pair[1].resume()
+        until(lambda: other.inspect("stock:42") is None, "it is given back")
+        client.close()
+
+
 @pytest.mark.parametrize("api", ["sync", "async"])
 def test_what_is_extended_beside_an_unreadable_one_is_confirmed_too(
-    api: Api, pair: tuple[RedisServer, RedisServer], monkeypatch: pytest.MonkeyPatch
+    api: Api, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"socket_timeout": 20.0}
     client = connect(api, f"{pair[0].url}?protocol=plain&wait_replicas=1", options=options)
@@ -129,9 +173,7 @@ def test_what_is_extended_beside_an_unreadable_one_is_confirmed_too(
 
 
 @pytest.mark.parametrize("api", ["sync", "async"])
-def test_a_user_that_may_not_wait_for_replicas_locks_nothing(
-    api: Api, pair: tuple[RedisServer, RedisServer]
-) -> None:
+def test_a_user_that_may_not_wait_for_replicas_locks_nothing(api: Api, pair: Pair) -> None:
     """The server has granted the claim, and then refuses to wait: it is given back."""
     with pair[0].client() as admin, lockkit.connect(pair[0].url) as other:
         rights = "on", ">secret", "~*", "&*", "+@all", "-wait"

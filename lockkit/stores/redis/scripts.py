@@ -1,16 +1,30 @@
-"""Steps that every user of a Redis server needs: a script, and a request that only reads."""
+"""Steps that every user of a Redis server needs: a script, and a request that only reads; and which
+scripts there are for a claim."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 from redis.exceptions import NoScriptError
 
 from lockkit.engine.effects import Exchange, Step
 from lockkit.model.errors import OutcomeUnknown
+from lockkit.model.types import Request
 from lockkit.stores.redis.failures import from_reply
 from lockkit.stores.redis.protocol import Command, load_scripts
+
+
+class Language(Protocol):
+    """What the steps of one claim say to the server, as packed scripts."""
+
+    def channel(self, instance: str) -> bytes: ...
+
+    def acquire(self, request: Request, mode: int, channel: bytes) -> Command: ...
+
+    def release(self, request: Request) -> Command: ...
+
+    def extend(self, requests: Sequence[Request]) -> Iterator[tuple[Command, list[int]]]: ...
 
 
 def call(command: Command) -> Step[Any]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import secrets
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, Self, cast
+from typing import Any, Self, cast
 
 import redis
 from redis.exceptions import NoScriptError
@@ -37,7 +37,7 @@ from lockkit.stores.redis.failures import is_of_one
 from lockkit.stores.redis.health import eviction, server
 from lockkit.stores.redis.protocol import NO_CHANNEL, POLL, Command, pack
 from lockkit.stores.redis.replies import RELEASES, read_acquire, read_extend
-from lockkit.stores.redis.scripts import call, look
+from lockkit.stores.redis.scripts import Language, call, look
 from lockkit.stores.redis.settings import SOCKET_TIMEOUT, Maker, maker
 from lockkit.stores.redis.subscription import Inbox, open_inbox
 from lockkit.stores.redis.wire import RedisWire
@@ -45,18 +45,6 @@ from lockkit.stores.wires import AsyncWire
 
 TRY, ENQUEUE = Mode.TRY, Mode.ENQUEUE  # looked up once: that takes time
 NEW = tuple.__new__  # takes a third of the time of a call of the class
-
-
-class Language(Protocol):
-    """What the steps of one claim say to the server, as packed scripts."""
-
-    def channel(self, instance: str) -> bytes: ...
-
-    def acquire(self, request: Request, mode: int, channel: bytes) -> Command: ...
-
-    def release(self, request: Request) -> Command: ...
-
-    def extend(self, requests: Sequence[Request]) -> Iterator[tuple[Command, list[int]]]: ...
 
 
 class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
@@ -132,7 +120,17 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
         answer = self.answered(request, reply)
         if type(answer) is Busy and not answer.full and (yield from self.listen(request)):
             return (yield from self.acquire(request, has_listened=True))
+        if type(answer) is Grant and type(reply) is not int:  # it was granted earlier
+            return answer if (yield from self._stays(request)) else Gone()
         return answer
+
+    def _stays(self, request: Request) -> Step[bool]:
+        """Whether what was granted earlier is still there, and confirmed: ``WAIT`` is about what
+        its own connection has written."""
+        if not self._replicas:
+            return True
+        (renewal,) = yield from self.extend([request])
+        return renewal.left is not None
 
     def _attempt(self, request: Request) -> Command:
         """Only somebody who listens may queue; somebody who finds it free need not listen."""
@@ -265,10 +263,8 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
         if fence is None:
             return None
         self.inbox.forget(request.token)
-        if self._replicas:  # whoever handed it over has not waited for them
-            (renewal,) = yield from self.extend([request])
-            if not renewal.left:
-                return None
+        if not (yield from self._stays(request)):
+            return None
         left, moment = min(request.ttl, alive_for(request.ttl)), now()
         for name, (other, new_until) in list(self._handed.items()):
             if new_until + other.ttl < moment:  # nobody has kept it, nor given it back
