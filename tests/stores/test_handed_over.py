@@ -13,6 +13,7 @@ import redis.asyncio
 import lockkit
 from lockkit import aio
 from lockkit.stores.redis.connections import ANY_COMMAND
+from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer, ValkeyServer
 
 
@@ -88,6 +89,28 @@ def test_the_clients_own_connections_are_used(redis_server: RedisServer) -> None
         in_use = [one["name"] for one in client.client_list()]
         assert in_use.count("of-the-app") == 1
     client.connection_pool.disconnect()
+
+
+def test_a_client_that_is_closed_before_the_reply_comes(redis_server: RedisServer) -> None:
+    """By another thread, as django-redis closes them with DJANGO_REDIS_CLOSE_CONNECTION."""
+    is_due = threading.Event()
+
+    def close(_: bytes) -> None:
+        if is_due.is_set():
+            is_due.clear()
+            client.close()
+
+    with FaultProxy("127.0.0.1", redis_server.port, on_reply=close) as proxy:
+        client = handed(f"redis://127.0.0.1:{proxy.port}/0")
+        with lockkit.connect(client=client) as locks:
+            locks.lock("stock:42").acquire().release()
+            is_due.set()
+            lease = locks.lock("stock:42").acquire()
+            assert not is_due.is_set()
+            is_due.set()
+            assert lease.release()
+            assert not is_due.is_set()
+        client.connection_pool.disconnect()
 
 
 @pytest.mark.parametrize("kind", [redis.ConnectionPool, redis.BlockingConnectionPool])

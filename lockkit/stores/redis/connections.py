@@ -164,10 +164,12 @@ def exchange(connections: Connections, packed: Any) -> Any:
 
 
 def received(connection: Connection) -> bytes:
-    """What has come. Raises an OSError."""
-    data: bytes = connection._sock.recv(CHUNK)
+    """What has come. Raises an OSError. Another thread may close the client of a shared pool, and
+    all its connections, at any moment."""
+    sock = connection._sock
+    data: bytes = sock.recv(CHUNK) if sock is not None else b""
     if not data:
-        raise ConnectionError("closed by the server")
+        raise ConnectionError("closed")
     return data
 
 
