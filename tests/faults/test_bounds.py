@@ -187,6 +187,25 @@ def test_a_step_passes_so_many_of_the_dead(
     assert isinstance((store.backend.acquire(poll)), Grant)
 
 
+def test_a_poll_behind_another_client_forgets_so_many_of_the_dead(
+    in_plain_keys: Counted, redis_server: RedisServer
+) -> None:
+    with redis_server.client() as admin:
+        admin.set(NAME, "theirs")
+    backend = in_plain_keys.backend
+    for _ in range(SOME):
+        backend.acquire(waiter("mutex", NAME, ttl=3.0))
+    alive = waiter("mutex", NAME)
+    backend.acquire(alive)
+    time.sleep(alive_for(3.0) + 0.1)
+    poll = alive._replace(mode=Mode.POLL)
+    for _ in range(SOME // 16 + 1):
+        assert in_plain_keys.cost(lambda: backend.acquire(poll)) <= FEW + SWEEP
+    busy = backend.acquire(poll)
+    assert isinstance(busy, Busy)
+    assert busy.ahead == 0
+
+
 def test_many_are_extended_in_many_short_scripts(
     in_redis: Counted, redis_server: RedisServer
 ) -> None:

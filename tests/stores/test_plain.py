@@ -34,7 +34,9 @@ from lockkit.model.types import LockState
 from lockkit.operate.inspect import stuck
 from lockkit.stores.redis.plain import listing
 from lockkit.stores.redis.plain.keys import PlainKeys
+from lockkit.testing.agent import Agent
 from lockkit.testing.conformance.base import PROMPT, SOON, TTL, at_least_once, eventually
+from lockkit.testing.store import Store
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
 
@@ -119,6 +121,29 @@ def test_a_waiter_notices_soon_that_another_client_releases(
         theirs = other.lock(NAME, timeout=60)
         assert theirs.acquire()
         waiting = _in_thread(lambda: locks.lock(NAME, timeout=SOON).acquire())
+        eventually(lambda: _waiters(locks) == 1)
+        released = time.monotonic()
+        theirs.release()
+        waiting().release()
+        return time.monotonic() - released < PROMPT / 2
+
+    at_least_once(promptly)
+
+
+def test_the_dead_before_a_waiter_are_forgotten_while_another_client_holds_it(
+    locks: lockkit.LockClient, other: redis.Redis, url: str
+) -> None:
+    """Its release runs no script that passes them: only the first in the queue asks often."""
+
+    def promptly() -> bool:
+        theirs = other.lock(NAME, timeout=60)
+        assert theirs.acquire()
+        with Agent(Store(url)) as first:
+            first.send("acquire", handle="a", api="sync", name=NAME, timeout=60, ttl=30)
+            eventually(lambda: _waiters(locks) == 1)
+            waiting = _in_thread(lambda: locks.lock(NAME, timeout=3 * SOON).acquire())
+            eventually(lambda: _waiters(locks) == 2)
+            first.kill()
         eventually(lambda: _waiters(locks) == 1)
         released = time.monotonic()
         theirs.release()

@@ -29,6 +29,11 @@ if not value then
   if fence then return tonumber(fence) end
   look()
 end
+if value and not ours then -- whose release runs no script that passes the dead
+  for _, dead in ipairs(over(KEYS[5])) do
+    if dead ~= token then leave(dead) end
+  end
+end
 local ahead, full = redis.call('ZCARD', KEYS[2]), false
 if not ticket and mode == '1' then
   ahead, full = crowd(string.match(ARGV[5], '^%d+ (%S+)'))
