@@ -18,7 +18,7 @@ from lockkit.leases.client import LockClient
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError, LeaseLost
 from lockkit.model.settings import AliasSettings
-from lockkit.model.types import Granted, Mode, Request
+from lockkit.model.types import Granted, Mode, Request, alive_for
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.process import new_token
 from lockkit.stores.contract import Waited
@@ -179,7 +179,7 @@ def acquiring(
         first = None
         try:
             hold = hold_of(granted)
-            if not granted.whole:
+            if not granted.whole or _may_be_short(granted.request):
                 yield from holding.extend(store, hold, request.ttl)
             taken(hold)
         except GeneratorExit:
@@ -192,6 +192,12 @@ def acquiring(
             raise
         else:
             return
+
+
+def _may_be_short(request: Request) -> bool:
+    """Whether a waiter may have been handed less than its timeout without being told so: it is told
+    only if its timeout is longer than its last sign of life counts."""
+    return request.mode is Mode.POLL and request.ttl <= alive_for(request.ttl)
 
 
 def _seconds_of_tries(sleep: float, most: float | None) -> float | None:

@@ -21,6 +21,7 @@ from lockkit.testing.servers import RedisServer
 NAME = "stock:42"
 LONG = 30.0
 SOON = 20.0
+ROUNDING = 0.003
 YEAR = 365 * 86_400
 UNLOCKED = "not owned or is already unlocked|an unlocked lock"  # it depends on the version
 
@@ -212,16 +213,30 @@ def test_it_waits_until_it_expires(way: Driver, server: redis.Redis) -> None:
     way.do(second.release)
 
 
-def test_what_a_waiter_gets_has_its_whole_timeout(way: Driver, server: redis.Redis) -> None:
-    for timeout, left in ((LONG, range(25_000, 30_001)), (None, range(-1, 0))):
-        first = way.lock(timeout=LONG)
-        assert way.do(first.acquire)
-        second, waiting = _acquiring(way, way.lock(timeout=timeout))
-        time.sleep(0.2)
-        way.do(first.release)
-        assert waiting.result() is True
-        assert server.pttl(NAME) in left
-        way.do(second.release)
+@pytest.mark.parametrize("timeout", [LONG, 0.5])
+def test_what_a_waiter_gets_has_its_whole_timeout(
+    way: Driver, server: redis.Redis, timeout: float
+) -> None:
+    first = way.lock(timeout=LONG)
+    assert way.do(first.acquire)
+    _, waiting = _acquiring(way, way.lock(timeout=timeout))
+    time.sleep(0.2)
+    released = time.monotonic()
+    way.do(first.release)
+    assert waiting.result() is True
+    left = server.pttl(NAME) / 1000
+    assert timeout - (time.monotonic() - released) - ROUNDING <= left <= timeout
+
+
+def test_what_a_waiter_gets_without_a_timeout_has_none(way: Driver, server: redis.Redis) -> None:
+    first = way.lock(timeout=LONG)
+    assert way.do(first.acquire)
+    second, waiting = _acquiring(way, way.lock())
+    time.sleep(0.2)
+    way.do(first.release)
+    assert waiting.result() is True
+    assert server.pttl(NAME) == -1
+    way.do(second.release)
 
 
 @pytest.mark.parametrize("token", ["mine", b"\x00\xff of mine:", "ümlaut", "0" * 32, "a:b"])
