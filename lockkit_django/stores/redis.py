@@ -20,7 +20,7 @@ from lockkit.model.checks import unknown_key
 from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.model.settings import AliasSettings
 from lockkit.stores.contract import reject_unknown_options
-from lockkit.stores.redis.handed import HandedStore
+from lockkit.stores.redis.handed import HandedStore, pool_of
 
 SCHEMES = {"django_redis.cache": "django-redis", "django.core.cache.backends.redis": "django-cache"}
 
@@ -40,7 +40,7 @@ class CacheStore(HandedStore):
                 f"the cache {alias!r} has no connection pool that can be shared: give the locks a "
                 "redis:// URL"
             )
-        return cls.from_pool(settings, pool)
+        return cls.from_pool(settings, pool_of(pool))
 
     @staticmethod
     @abstractmethod

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from cache_settings import BACKENDS
 from django.test import override_settings
 from django_project.spy import SpyBackend
+from redis.cache import CacheConfig
 
 import lockkit
 from lockkit.model.errors import ConfigurationError, DriverMissing, UnknownBackend
@@ -272,6 +274,20 @@ def test_a_cache_that_has_no_pool(location: str, message: str) -> None:
         pytest.raises(ConfigurationError, match=message),
     ):
         locks["default"]
+
+
+@pytest.mark.parametrize("scheme", BACKENDS)
+def test_a_cache_whose_client_has_a_cache_of_its_own_is_refused(scheme: str) -> None:
+    options: dict[str, Any] = {"protocol": 3, "cache_config": CacheConfig()}
+    if scheme == "django-redis":
+        options = {"CONNECTION_POOL_KWARGS": options}
+    url = "redis://127.0.0.1:1/7"  # of no other test: django-redis has one pool for each
+    entry = {"BACKEND": BACKENDS[scheme], "LOCATION": url, "OPTIONS": options}
+    with (
+        override_settings(CACHES={"default": entry}, LOCKKIT={"default": f"{scheme}://default"}),
+        pytest.raises(ConfigurationError, match="cache_config"),
+    ):
+        locks["default"].lock("a").acquire()
 
 
 def test_a_cache_that_is_divided_among_servers_has_no_pool() -> None:
