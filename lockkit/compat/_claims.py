@@ -30,6 +30,10 @@ C = TypeVar("C", LockClient, AsyncLockClient)
 OURS = "_lockkit"
 """The attribute of a pool by which lockkit's clients for it are found, and end with it."""
 
+SHORTEST = 10
+"""Milliseconds. A shorter timeout may be over when the reply comes, each time that it is asked for.
+The server refuses those below one."""
+
 UNKNOWN = "0" * 32 + ":"
 """Stands for the token of an acquisition of which only the value of the key is known. Such a one is
 not released later: by then another may have been given the same token by its user."""
@@ -107,9 +111,9 @@ class Queueing:
     def _claim(
         self, sleep: Any, blocking: Any, blocking_timeout: Any, token: Any, owner: str
     ) -> Claim | None:
-        """None: the server refuses this timeout."""
+        """None: redis-py's own acquire does it, with this timeout."""
         milliseconds = int(self.timeout * 1000) if self.timeout else None
-        if milliseconds is not None and milliseconds <= 0:
+        if milliseconds is not None and milliseconds < SHORTEST:
             return None
         blocking = self.blocking if blocking is None else blocking
         most = self.blocking_timeout if blocking_timeout is None else blocking_timeout

@@ -129,6 +129,12 @@ def test_a_timeout_that_the_server_refuses(
     assert server.get(NAME) is None
 
 
+@pytest.mark.parametrize("timeout", [0.001, 0.002, 0.009])
+def test_a_timeout_of_milliseconds(way: Driver, timeout: float) -> None:
+    """It may be over by the time that the reply comes. It was granted all the same."""
+    assert way.do(way.lock(timeout=timeout, blocking_timeout=1).acquire) is True
+
+
 def test_a_timeout_of_decades(way: Driver, server: redis.Redis) -> None:
     first, second = (way.lock(timeout=2**31 - 1) for _ in range(2))
     assert way.do(first.acquire)
