@@ -207,7 +207,7 @@ def _may_be_short(request: Request) -> bool:
 def _seconds_of_tries(sleep: float, most: float | None) -> float | None:
     """redis-py tries at once and after each ``sleep``, and gives up if the next try would be later
     than ``blocking_timeout``: so it may give up at once."""
-    if most is None:
+    if most is None or most == math.inf:
         return None
     if sleep <= 0:
         return max(most, 0.0)

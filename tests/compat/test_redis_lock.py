@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -206,6 +207,17 @@ def test_it_waits_until_it_is_released(way: Driver) -> None:
     way.do(first.release)
     assert waiting.result() is True
     assert way.do(second.owned)
+    way.do(second.release)
+
+
+def test_it_waits_for_ever_if_that_is_its_blocking_timeout(way: Driver) -> None:
+    first = way.lock(timeout=LONG)
+    assert way.do(first.acquire)
+    second, waiting = _acquiring(way, way.lock(timeout=LONG, blocking_timeout=math.inf))
+    time.sleep(0.3)
+    assert not waiting.done
+    way.do(first.release)
+    assert waiting.result() is True
     way.do(second.release)
 
 
