@@ -228,13 +228,13 @@ async def queued(client: aio.AsyncLockClient, name: str, number: int) -> None:
             info = await client.inspect(name)
             if (info.waiters if info else 0) == number:
                 return
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(TTL / 100)
 
 
 async def gone(client: aio.AsyncLockClient, name: str) -> None:
     async with asyncio.timeout(SOON):
         while await client.inspect(name) is not None:  # noqa: ASYNC110 - it is in the store
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(TTL / 100)
 
 
 async def nothing_left(client: aio.AsyncLockClient, name: str) -> None:
