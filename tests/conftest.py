@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 
 import pytest
 from costs import Meter, slowest_files
+from databases import empty_database
 from selection import needs_redis_at_most, takes_long, turn
 
 from lockkit.testing.proxy import FaultProxy
@@ -36,6 +37,9 @@ GRACE_SECONDS = 5.0
 RESOURCE_TRACKER = "multiprocessing.resource_tracker"  # lives as long as its interpreter
 
 METER = Meter()
+
+# No test asks strangers: each connection of PyMySQL would read whom the system trusts, for 30 ms.
+os.environ["SSL_CERT_FILE"] = os.devnull
 
 SomeServer = TypeVar("SomeServer", bound=Server)
 
@@ -141,9 +145,8 @@ def valkey_url(valkey_server: ValkeyServer) -> str:
 @pytest.fixture
 def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     """The URL of an empty database."""
-    url = postgres_server.create_database()
-    yield url
-    postgres_server.drop_database(url)
+    with empty_database(postgres_server) as url:
+        yield url
 
 
 @pytest.fixture
@@ -157,9 +160,8 @@ def lock_table_url(postgres_url: str) -> str:
 
 @pytest.fixture
 def mariadb_url(mariadb_server: MariaDBServer) -> Iterator[str]:
-    url = mariadb_server.create_database()
-    yield url
-    mariadb_server.drop_database(url)
+    with empty_database(mariadb_server) as url:
+        yield url
 
 
 @pytest.fixture

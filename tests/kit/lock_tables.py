@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import sqlalchemy
+from databases import empty_database
 
 from lockkit.stores.sql import create_table
 from lockkit.testing.servers import MariaDBServer, PostgresServer
@@ -29,9 +30,6 @@ def make_table(url: str) -> None:
 @contextmanager
 def table_at(server: PostgresServer | MariaDBServer) -> Iterator[str]:
     """The URL of a new database with the lock table."""
-    url = server.create_database()
-    try:
+    with empty_database(server) as url:
         make_table(url)
         yield url
-    finally:
-        server.drop_database(url)

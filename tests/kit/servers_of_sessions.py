@@ -7,12 +7,13 @@ import select
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any, NamedTuple, Self
 
 import psycopg
 import pymysql
 import pytest
+from databases import administrator, empty_database
 
 import lockkit
 from lockkit.stores.sessions.dialects import Dialect
@@ -29,6 +30,7 @@ class SessionServer:
     finds: bytes  #: and to look whether there is another session
     limit = 0.2  #: seconds, of statements
     hears_of_dead_waiters = True
+    admin: Any  #: a connection that is kept: tests look at sessions again and again
 
     def __init__(self, server: Any, url: str) -> None:
         self.server = server
@@ -68,6 +70,11 @@ class SessionServer:
 
     def restore(self) -> None:
         """The server's settings."""
+
+    def _numbers(self, sql: str) -> list[int]:
+        with self.admin.cursor() as cursor:
+            cursor.execute(sql)
+            return [number for (number,) in cursor]
 
 
 class Postgres(SessionServer):
@@ -134,9 +141,6 @@ class Postgres(SessionServer):
     def locked(self, names: list[str]) -> list[int]:
         """The sessions that have these names."""
         return self.holders() if names else []
-
-    def _numbers(self, sql: str) -> list[int]:
-        return [int(line) for line in self.server.execute(sql).split()]
 
 
 class Advisory(Postgres):
@@ -251,9 +255,6 @@ class MariaDB(SessionServer):
                 yield cursor
             connection.commit()
 
-    def _numbers(self, sql: str) -> list[int]:
-        return [int(line) for line in self.server.execute(sql).split()]
-
 
 class GetLocks(MariaDB):
     name = "MariaDB advisory"
@@ -263,7 +264,7 @@ class GetLocks(MariaDB):
         """The sessions that have these names."""
         keys = (self.dialect().key_of(f"{self.database}\0lockkit\0{name}") for name in names)
         asked = (f"is_used_lock('{key}')" for key in keys)
-        with self._connected() as cursor:
+        with self.admin.cursor() as cursor:
             cursor.execute(f"select {', '.join(asked)}")
             return [pid for pid in cursor.fetchone() if pid is not None]
 
@@ -302,14 +303,12 @@ class Kind(NamedTuple):
     @contextmanager
     def of(self, request: pytest.FixtureRequest) -> Iterator[SessionServer]:
         server = request.getfixturevalue(self.server)
-        url = server.create_database()
-        try:
+        with empty_database(server) as url, closing(administrator(server)) as admin:
             found = self.made(server, url)
+            found.admin = admin
             with_table(found.url)
             yield found
             found.restore()
-        finally:
-            server.drop_database(url)
 
 
 ADVISORY = Kind(Advisory.name, "postgres_server", Advisory)
