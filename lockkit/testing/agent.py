@@ -11,14 +11,13 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from concurrent.futures import Future
 from itertools import count
 from types import TracebackType
 from typing import Any, Self
 
+from lockkit.testing._nursery import Nursery
 from lockkit.testing._reaper import Reaper
 from lockkit.testing.blocking import Api
 from lockkit.testing.checkers import Interval
@@ -27,7 +26,6 @@ from lockkit.testing.store import Store
 __all__ = ["Agent", "AgentFailed", "Crew"]
 
 ANSWER_SECONDS = 30.0
-COMMAND = [sys.executable, "-m", "lockkit.testing.worker"]
 
 
 class AgentFailed(RuntimeError):
@@ -41,22 +39,16 @@ class AgentFailed(RuntimeError):
 class Agent:
     """Another process. ``send`` gives an order and returns at once; other methods wait for it."""
 
-    def __init__(self, store: Store) -> None:
-        self._process = subprocess.Popen(
-            COMMAND,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, **store.environment},
-            text=True,
-            start_new_session=True,  # a Ctrl-C is for the test, which then ends us
-        )
+    def __init__(self, store: Store, nursery: Nursery | None = None) -> None:
+        self._is_alone = nursery is None
+        self._nursery = nursery or Nursery(store)
+        self._process = self._nursery.fork()
         self._reaper: Reaper | None = None
         self._orders: dict[int, Future[Any]] = {}
         self._numbers = count(1)
         self._lock = threading.Lock()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self._write({"url": store.url, "options": store.options, "setup": store.setup})
 
     def __enter__(self) -> Self:
         return self
@@ -75,7 +67,7 @@ class Agent:
 
     @property
     def alive(self) -> bool:
-        return self._process.poll() is None
+        return self._reader.is_alive()
 
     def send(self, order: str, **arguments: object) -> Future[Any]:
         """Give an order; the future fails with AgentFailed. ``worker`` lists the orders."""
@@ -105,29 +97,31 @@ class Agent:
 
     def interrupt(self) -> None:
         """Send SIGINT."""
-        self._process.send_signal(signal.SIGINT)
+        os.kill(self.pid, signal.SIGINT)
 
     def pause(self) -> None:
         """Send SIGSTOP, and wait until it has stopped. It cannot notice then that we are gone."""
         if self._reaper is None:
             self._reaper = Reaper(self.pid, signal.SIGKILL)
-        self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+        os.kill(self.pid, signal.SIGSTOP)
+        self._nursery.wait(self.pid)
 
     def resume(self) -> None:
         """Send SIGCONT."""
-        self._process.send_signal(signal.SIGCONT)
+        os.kill(self.pid, signal.SIGCONT)
         self._dismiss_reaper()
 
     def kill(self) -> None:
         """Send SIGKILL, and wait for the end."""
-        self._process.kill()
-        self._process.wait()
+        if self.alive:
+            os.kill(self.pid, signal.SIGKILL)
+            self._nursery.wait(self.pid)
         self._dismiss_reaper()
         self._reader.join()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                _close(pipe)
+        for pipe in (self._process.orders, self._process.replies):
+            _close(pipe)
+        if self._is_alone:
+            self._nursery.close()
 
     def _dismiss_reaper(self) -> None:
         reaper, self._reaper = self._reaper, None
@@ -135,14 +129,12 @@ class Agent:
             reaper.dismiss()
 
     def _write(self, message: dict[str, object]) -> None:
-        assert self._process.stdin is not None
         with self._lock:
-            self._process.stdin.write(json.dumps(message) + "\n")
-            self._process.stdin.flush()
+            self._process.orders.write(json.dumps(message) + "\n")
+            self._process.orders.flush()
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for line in self._process.replies:
             self._settle(json.loads(line))
         with self._lock:
             left = list(self._orders.values())
@@ -170,12 +162,14 @@ class Crew:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._agents: list[Agent] = []
+        self._nursery: Nursery | None = None
 
     def take(self, number: int, api: Api) -> list[Agent]:
         """``count`` living agents, connected through this API."""
         self._agents = [agent for agent in self._agents if agent.alive]
+        self._nursery = self._nursery or Nursery(self.store)
         while len(self._agents) < number:
-            self._agents.append(Agent(self.store))
+            self._agents.append(Agent(self.store, self._nursery))
         taken = self._agents[:number]
         for order in [agent.send("connect", api=api) for agent in taken]:
             order.result(ANSWER_SECONDS)
@@ -184,3 +178,5 @@ class Crew:
     def dismiss(self) -> None:
         for agent in self._agents:
             agent.kill()
+        if self._nursery is not None:
+            self._nursery.close()

@@ -1,8 +1,8 @@
-"""A process under a test's control: ``python -m lockkit.testing.worker``. See ``agent``.
+"""A process under a test's control. See ``agent``.
 
-Reads one JSON object per line from standard input: first {"url", "options", "setup"}, then orders
-{"id", "order", …}; writes one per line to standard output: {"id", "value"} or {"id", "error"}. Each
-order runs in a thread of its own, except ``interruptible``, which a signal must be able to reach.
+Reads orders from standard input, one JSON object per line: {"id", "order", …}; writes one per line
+to standard output: {"id", "value"} or {"id", "error"}. Each order runs in a thread of its own,
+except ``interruptible``, which a signal must be able to reach.
 """
 
 from __future__ import annotations
@@ -17,24 +17,31 @@ import threading
 import warnings
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 from lockkit import aio
 from lockkit.model.clock import now
+from lockkit.model.settings import settings_from_url
+from lockkit.stores.registry import load_store
 from lockkit.testing.blocking import AnyClient, AnyLease, Api, connect, used_as
 from lockkit.testing.checkers import Belief, Counter, FencedRegister, Interval, fence_of
 
-__all__ = ["main"]
+__all__ = ["prepare", "serve"]
 
 CHILD_SECONDS = 20
 """A forked child that hangs is ended after this time; its parent sees that it wrote nothing."""
 
 
-def main() -> None:
-    settings = json.loads(sys.stdin.readline())
+def prepare(settings: Mapping[str, Any]) -> None:
+    """Import what {"url", "options", "setup"} need, and connect to nothing."""
     if settings["setup"]:
         module, _, function = settings["setup"].partition(":")
         getattr(import_module(module), function)()
+    load_store(settings_from_url(settings["url"], **settings["options"]))
+
+
+def serve(settings: Mapping[str, Any]) -> NoReturn:
+    """Until standard input ends."""
     worker = Worker(settings["url"], settings["options"])
     threading.Thread(target=worker.read, daemon=True).start()
     worker.work()
@@ -62,7 +69,7 @@ class Worker:
                 threading.Thread(target=self.obey, args=(message,), daemon=True).start()
         os._exit(0)  # the test is over: leases expire, as after any death
 
-    def work(self) -> None:
+    def work(self) -> NoReturn:
         while True:
             self.obey(self._main.get())
 
@@ -196,7 +203,3 @@ class Worker:
     def do_connect(self, api: Api) -> None:
         """Connect now, so that later steps need not."""
         self.client(api).lock(f"worker:{os.getpid()}").acquire().release()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,113 @@
+"""Processes that are forked from one which has imported their store, and has no client.
+
+To start Python and to import a driver costs more than most of what such a process is asked to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn, TextIO
+
+from lockkit.testing import worker
+from lockkit.testing.store import Store
+
+__all__ = ["Forked", "Nursery"]
+
+COMMAND = [sys.executable, "-m", "lockkit.testing._nursery"]
+PID_BYTES = 4
+SETTINGS_BYTES = 1 << 16
+
+
+class Forked(NamedTuple):
+    """A child of the nursery's."""
+
+    pid: int
+    orders: TextIO
+    replies: TextIO
+
+
+class Nursery:
+    """Where the workers of a store come from."""
+
+    def __init__(self, store: Store) -> None:
+        self._asking = threading.Lock()
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                COMMAND,
+                stdin=theirs.fileno(),
+                env={**os.environ, **store.environment},
+                start_new_session=True,  # a Ctrl-C is for the test
+            )
+        settings = {"url": store.url, "options": store.options, "setup": store.setup}
+        self._socket.send(json.dumps(settings).encode())
+
+    def fork(self) -> Forked:
+        orders, our_orders = os.pipe()
+        our_replies, replies = os.pipe()
+        pid = self._ask(0, orders, replies)
+        for pipe in (orders, replies):
+            os.close(pipe)
+        return Forked(pid, os.fdopen(our_orders, "w"), os.fdopen(our_replies))
+
+    def wait(self, pid: int) -> None:
+        """Until this child has ended or stopped."""
+        self._ask(pid)
+
+    def close(self) -> None:
+        """It ends after its children."""
+        self._socket.close()
+        self._process.wait()
+
+    def _ask(self, number: int, *pipes: int) -> int:
+        with self._asking:
+            socket.send_fds(self._socket, [number.to_bytes(PID_BYTES, "big")], pipes)
+            reply = self._socket.recv(PID_BYTES)
+        if not reply:
+            raise ChildProcessError("the process that is forked for each agent has ended")
+        return int.from_bytes(reply, "big")
+
+
+def main() -> None:
+    nursery = socket.socket(fileno=os.dup(sys.stdin.fileno()))
+    settings = json.loads(nursery.recv(SETTINGS_BYTES))
+    worker.prepare(settings)
+    while True:
+        asked, pipes, *_ = socket.recv_fds(nursery, PID_BYTES, 2)
+        if not asked:
+            break
+        pid = int.from_bytes(asked, "big")
+        if pid:
+            os.waitpid(pid, os.WUNTRACED)
+        elif not (pid := os.fork()):
+            nursery.close()
+            _become_a_worker(settings, pipes)
+        for pipe in pipes:
+            os.close(pipe)
+        nursery.send(pid.to_bytes(PID_BYTES, "big"))
+    _wait_for_all()
+
+
+def _become_a_worker(settings: Mapping[str, Any], pipes: Sequence[int]) -> NoReturn:
+    os.setsid()
+    for standard, pipe in enumerate(pipes):  # input and output
+        os.dup2(pipe, standard)
+        os.close(pipe)
+    worker.serve(settings)
+
+
+def _wait_for_all() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
+
+
+if __name__ == "__main__":
+    main()
