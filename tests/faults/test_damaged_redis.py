@@ -33,6 +33,22 @@ class Spot(NamedTuple):
     value: bytes = b""
 
 
+CONTENT = """
+local found = {}
+for i, key in ipairs(redis.call('KEYS', '*')) do
+    local kind = redis.call('TYPE', key).ok
+    if kind == 'hash' then
+        found[i] = {key, kind, redis.call('HGETALL', key)}
+    elseif kind == 'zset' then
+        found[i] = {key, kind, redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')}
+    else
+        found[i] = {key, kind, redis.call('DUMP', key)}
+    end
+end
+return found
+"""
+
+
 class Store:
     """A server in use, its data to go back to, and the places in it."""
 
@@ -59,18 +75,11 @@ class Store:
         pipe.execute()
 
     def content(self) -> dict[bytes, object]:
-        return {key: self._content(key) for key in self.admin.scan_iter()}
+        found = self.admin.eval(CONTENT, 0)
+        return {key: _pairs(value) if kind == b"hash" else value for key, kind, value in found}
 
     def held(self) -> dict[bytes, object]:
         return {k: v for k, v in self.content().items() if not re.search(b":[qwa]:", k)}
-
-    def _content(self, key: bytes) -> object:
-        match self.admin.type(key):
-            case b"hash":
-                return self.admin.hgetall(key)
-            case b"zset":
-                return self.admin.zrange(key, 0, -1, withscores=True)
-        return self.admin.dump(key)
 
     def _spots(self, key: bytes) -> Iterator[Spot]:
         yield Spot(key, "key")
@@ -104,6 +113,10 @@ def _used(server: RedisServer, url: str, names: tuple[str, ...]) -> Iterator[Sto
         yield Store(backend, admin, names)
         admin.flushall()
     backend.close()
+
+
+def _pairs(values: list[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(values[::2], values[1::2], strict=True))
 
 
 @st.composite
