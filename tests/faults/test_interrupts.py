@@ -155,29 +155,6 @@ def test_a_block_that_the_garbage_collector_ends(
     nothing_is_held(other, locks)
 
 
-def test_a_wait_with_one_in_the_handler_of_a_signal(
-    url: str, locks: LockClient, other: LockClient, works: Works
-) -> None:
-    holder = other.lock("held").acquire()
-    threads: list[threading.Timer] = []
-
-    def step(at: int) -> Callable[[], object]:
-        first = other.lock(f"h{at}").acquire()
-        threads.append(threading.Timer(MOMENT, first.release))
-        threads[-1].start()
-        return lambda: locks.lock(f"h{at}", timeout=PATIENT).acquire().release()
-
-    def handle() -> None:
-        with suppress(lockkit.AcquireTimeout, lockkit.BackendUnavailable):
-            locks.lock("held").acquire(MOMENT).release()
-
-    assert interrupted_everywhere(step, works.hands_on, below(url), handle) > 40
-    for thread in threads:
-        thread.join()
-    assert holder.release()
-    nothing_is_held(other, locks)
-
-
 @on_one
 def test_an_entrance_into_what_one_holds(
     locks: LockClient, other: LockClient, works: Works
@@ -200,78 +177,6 @@ def test_an_entrance_into_what_one_holds(
     nothing_is_held(other, locks)
 
 
-@on_every_store
-def test_a_wait(url: str, locks: LockClient, other: LockClient, works: Works) -> None:
-    """The holder releases meanwhile."""
-    threads: list[threading.Timer] = []
-
-    def step(at: int) -> Callable[[], object]:
-        holder = other.lock(f"w{at}").acquire()
-        threads.append(threading.Timer(MOMENT, holder.release))
-        threads[-1].start()
-        return locks.lock(f"w{at}", timeout=PATIENT).acquire
-
-    assert interrupted_everywhere(step, works.hands_on, below(url)) > 40
-    for thread in threads:
-        thread.join()
-    nothing_is_held(other, locks)
-
-
-@on_one
-def test_a_wait_that_subscribes(
-    url: str, locks: LockClient, other: LockClient, elsewhere: ThreadPoolExecutor
-) -> None:
-    """The first one of a client, which can wait again afterwards."""
-    clients: list[LockClient] = []
-    places: list[str] = []
-    holder = other.lock("held").acquire()
-
-    def step(at: int) -> Callable[[], object]:
-        client = lockkit.connect(url, ttl=TTL, max_hold=None)
-        client.lock(f"s{at}").acquire().release()  # connects
-        clients.append(client)
-
-        def wait() -> None:
-            with pytest.raises(lockkit.AcquireTimeout):
-                client.lock("held").acquire(10 * MOMENT)
-
-        return wait
-
-    def works(where: str) -> None:
-        places.append(where)
-        for client in clients:
-            Works(client, elsewhere).hands_on(where)
-            client.close()
-        clients.clear()
-
-    assert interrupted_everywhere(step, works, "/redis/wire.py") > 20
-    assert any("RedisWire._subscribe" in where for where in places)
-    assert holder.release()
-    nothing_is_held(other, locks)
-
-
-def test_a_wait_in_vain(url: str, locks: LockClient, other: LockClient, works: Works) -> None:
-    """Those who have given up leave the queue, and are not waited for until they count as dead."""
-    holders: list[Lease] = []
-
-    def step(at: int) -> Callable[[], object]:
-        if holders:
-            has_left(other, holders[-1].name)
-        holders.append(other.lock(f"v{at}").acquire())
-        lock = locks.lock(f"v{at}", ttl=LONG_TTL)
-
-        def wait() -> None:
-            with pytest.raises(lockkit.AcquireTimeout):
-                lock.acquire(MOMENT)
-
-        return wait
-
-    assert interrupted_everywhere(step, works.hands_on, below(url)) > 40
-    for holder in holders:
-        assert holder.release()
-    nothing_is_held(other, locks)
-
-
 def test_a_close(
     locks: LockClient, other: LockClient, url: str, elsewhere: ThreadPoolExecutor
 ) -> None:
@@ -290,3 +195,101 @@ def test_a_close(
 
     assert interrupted_everywhere(step, works) > 2
     nothing_is_held(other, locks)
+
+
+class TestWaits:
+    """Together they take as long as the others: a class can go to another worker."""
+
+    def test_a_wait_with_one_in_the_handler_of_a_signal(
+        self, url: str, locks: LockClient, other: LockClient, works: Works
+    ) -> None:
+        holder = other.lock("held").acquire()
+        threads: list[threading.Timer] = []
+
+        def step(at: int) -> Callable[[], object]:
+            first = other.lock(f"h{at}").acquire()
+            threads.append(threading.Timer(MOMENT, first.release))
+            threads[-1].start()
+            return lambda: locks.lock(f"h{at}", timeout=PATIENT).acquire().release()
+
+        def handle() -> None:
+            with suppress(lockkit.AcquireTimeout, lockkit.BackendUnavailable):
+                locks.lock("held").acquire(MOMENT).release()
+
+        assert interrupted_everywhere(step, works.hands_on, below(url), handle) > 40
+        for thread in threads:
+            thread.join()
+        assert holder.release()
+        nothing_is_held(other, locks)
+
+    @on_every_store
+    def test_a_wait(self, url: str, locks: LockClient, other: LockClient, works: Works) -> None:
+        """The holder releases meanwhile."""
+        threads: list[threading.Timer] = []
+
+        def step(at: int) -> Callable[[], object]:
+            holder = other.lock(f"w{at}").acquire()
+            threads.append(threading.Timer(MOMENT, holder.release))
+            threads[-1].start()
+            return locks.lock(f"w{at}", timeout=PATIENT).acquire
+
+        assert interrupted_everywhere(step, works.hands_on, below(url)) > 40
+        for thread in threads:
+            thread.join()
+        nothing_is_held(other, locks)
+
+    @on_one
+    def test_a_wait_that_subscribes(
+        self, url: str, locks: LockClient, other: LockClient, elsewhere: ThreadPoolExecutor
+    ) -> None:
+        """The first one of a client, which can wait again afterwards."""
+        clients: list[LockClient] = []
+        places: list[str] = []
+        holder = other.lock("held").acquire()
+
+        def step(at: int) -> Callable[[], object]:
+            client = lockkit.connect(url, ttl=TTL, max_hold=None)
+            client.lock(f"s{at}").acquire().release()  # connects
+            clients.append(client)
+
+            def wait() -> None:
+                with pytest.raises(lockkit.AcquireTimeout):
+                    client.lock("held").acquire(10 * MOMENT)
+
+            return wait
+
+        def works(where: str) -> None:
+            places.append(where)
+            for client in clients:
+                Works(client, elsewhere).hands_on(where)
+                client.close()
+            clients.clear()
+
+        assert interrupted_everywhere(step, works, "/redis/wire.py") > 20
+        assert any("RedisWire._subscribe" in where for where in places)
+        assert holder.release()
+        nothing_is_held(other, locks)
+
+    def test_a_wait_in_vain(
+        self, url: str, locks: LockClient, other: LockClient, works: Works
+    ) -> None:
+        """Those who have given up leave the queue, and are not waited for until they count as
+        dead."""
+        holders: list[Lease] = []
+
+        def step(at: int) -> Callable[[], object]:
+            if holders:
+                has_left(other, holders[-1].name)
+            holders.append(other.lock(f"v{at}").acquire())
+            lock = locks.lock(f"v{at}", ttl=LONG_TTL)
+
+            def wait() -> None:
+                with pytest.raises(lockkit.AcquireTimeout):
+                    lock.acquire(MOMENT)
+
+            return wait
+
+        assert interrupted_everywhere(step, works.hands_on, below(url)) > 40
+        for holder in holders:
+            assert holder.release()
+        nothing_is_held(other, locks)

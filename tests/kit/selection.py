@@ -9,15 +9,19 @@ import pytest
 from places import ROOT
 
 LONG = (
-    "tests/stores/conformance/",
     "tests/faults/test_interrupts.py",
-    "tests/faults/rolling/",
-    "tests/faults/test_interrupted_sessions.py",
     "tests/examples/shop/test_race.py",
+    "tests/faults/test_interrupted_sessions.py",
+    "tests/stores/test_sessions.py",
+    "tests/stores/conformance/test_sqlalchemy.py",
+    "tests/examples/shop/test_demo.py",
+    "tests/faults/test_damaged_rows.py",
+    "tests/stores/conformance/",
+    "tests/faults/test_given_up_sessions.py",
+    "tests/faults/rolling/",
+    "tests/package/test_types.py",
     "tests/faults/test_bounds.py",
     "tests/stores/test_lua_agrees.py",
-    "tests/package/test_types.py",
-    "tests/examples/shop/test_demo.py",
     "tests/adapters/django/orders/test_servers.py",
     "tests/faults/test_interrupts_async.py",
     "tests/unit/test_grant.py",
@@ -34,7 +38,8 @@ LONG = (
     "tests/adapters/django/orders/test_security.py",
     "tests/adapters/shared/",
 )
-"""From the longest: what the table at the end of a run shows. Each is one worker's."""
+"""From the longest: what the table at the end of a run shows. Each file is one worker's, or each
+class of it."""
 
 NOT_QUICK = (
     "tests/adapters/django/orders/test_security.py",
