@@ -13,11 +13,14 @@ __all__ = ["Errors", "errors_of_mypy", "errors_of_pyright"]
 Errors = dict[str, dict[int, str]]
 """Of each file, by its line."""
 
+CACHE = Path(sys.prefix, ".mypy_cache")
+"""Of this environment: most of the time goes to what is installed there, and stays the same."""
+
 
 def errors_of_mypy(folder: Path, config: str) -> Errors:
     (folder / "mypy.ini").write_text(config)
     found: Errors = {}
-    for line in _run(folder, "mypy", "--cache-dir=.cache", ".").split("\n"):
+    for line in _run(folder, "mypy", f"--cache-dir={CACHE}", ".").split("\n"):
         file, number, kind, *text = [*line.split(":", 3), "", "", ""]
         if kind.strip() == "error":
             found.setdefault(file, {})[int(number)] = "".join(text)
