@@ -696,7 +696,7 @@ class BargingReaderMachine(GrantMachine):
     ]
 
 
-PLAYED = settings(max_examples=100, stateful_step_count=50, deadline=None, derandomize=True)
+PLAYED = settings(max_examples=50, stateful_step_count=50, deadline=None)
 
 TestGrantMachine = GrantMachine.TestCase
 TestGrantMachine.settings = PLAYED
