@@ -38,7 +38,7 @@ class Nursery:
 
     def __init__(self, store: Store) -> None:
         self._asking = threading.Lock()
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
                 COMMAND,
@@ -47,7 +47,8 @@ class Nursery:
                 start_new_session=True,  # a Ctrl-C is for the test
             )
         settings = {"url": store.url, "options": store.options, "setup": store.setup}
-        self._socket.send(json.dumps(settings).encode())
+        self._socket.sendall(json.dumps(settings).encode())
+        self._answer()
 
     def fork(self) -> Forked:
         orders, our_orders = os.pipe()
@@ -69,16 +70,20 @@ class Nursery:
     def _ask(self, number: int, *pipes: int) -> int:
         with self._asking:
             socket.send_fds(self._socket, [number.to_bytes(PID_BYTES, "big")], pipes)
-            reply = self._socket.recv(PID_BYTES)
-        if not reply:
+            return self._answer()
+
+    def _answer(self) -> int:
+        answer = self._socket.recv(PID_BYTES)
+        if not answer:
             raise ChildProcessError("the process that is forked for each agent has ended")
-        return int.from_bytes(reply, "big")
+        return int.from_bytes(answer, "big")
 
 
 def main() -> None:
     nursery = socket.socket(fileno=os.dup(sys.stdin.fileno()))
     settings = json.loads(nursery.recv(SETTINGS_BYTES))
     worker.prepare(settings)
+    nursery.send(bytes(PID_BYTES))
     while True:
         asked, pipes, *_ = socket.recv_fds(nursery, PID_BYTES, 2)
         if not asked:
