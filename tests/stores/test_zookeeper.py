@@ -225,6 +225,23 @@ def test_a_node_whose_creation_got_no_reply_is_found_again(
         far.close()
 
 
+def test_a_grant_whose_reply_is_read_late_is_confirmed_anew(
+    either: AnyClient, tree: KazooClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its node would stay, which nobody extends and nobody deletes: its session lives."""
+    ends, late = Session.ends, [1.0]
+
+    def first_is_late(session: Session, sent: float) -> float:
+        return sent if late and late.pop() else ends(session, sent)
+
+    monkeypatch.setattr(Session, "ends", first_is_late)
+    with either.lock("stock", timeout=SOON).acquire() as lease:
+        assert not late
+        assert len(claims(tree, "stock")) == 1
+        lease.check()
+    assert claims(tree, "stock") == []
+
+
 def test_an_operators_words_reach_the_holder(
     locks: lockkit.LockClient, other: lockkit.LockClient
 ) -> None:

@@ -91,9 +91,9 @@ class ZooKeeperQueue(ZooKeeperListing):
     def look(self, request: Request, node: Node) -> Step[Grant | Busy | Gone]:
         """Ask again for a node that is there."""
         start = now()
-        if node.is_granted or node.is_watching:
+        if node.is_watching or (node.is_granted and node.ends > start):
             (seen,) = yield from ask_of(node, stat(node.path))
-            if told(seen) is None or (node.is_granted and node.ends <= start) or node.has_ended:
+            if told(seen) is None or node.has_ended:
                 return node.end()
             if node.is_granted:
                 return Grant(request.token, self.fence(node.zxid), node.ends - start)
