@@ -242,6 +242,18 @@ def test_a_grant_whose_reply_is_read_late_is_confirmed_anew(
     assert claims(tree, "stock") == []
 
 
+def test_a_lease_after_a_pause_counts_from_what_was_sent_before_it(url: str) -> None:
+    """A process that is stopped sends no pings."""
+    ttl, paused = 4.0, 3.2
+    with lockkit.connect(url, ttl=ttl) as client:
+        with client.lock("stock"):
+            session, over = session_of(client, "stock"), threading.Event()
+        session.run(lambda: over.wait(paused) or over.set())
+        assert over.wait(SOON)
+        with client.lock("stock").acquire() as lease:
+            assert lease.remaining() <= ttl - paused or session.ended  # paused for longer
+
+
 def test_an_operators_words_reach_the_holder(
     locks: lockkit.LockClient, other: lockkit.LockClient
 ) -> None:

@@ -26,11 +26,11 @@ from lockkit.stores.zookeeper.settings import Configuration
 
 RETRIES = {"max_tries": -1, "delay": 0.03, "backoff": 1.5, "max_delay": 0.25}
 
-IDLE = 0.3
 LATE = 0.25
-"""Parts of a session's timeout: see ``ends``."""
+"""Part of a session's timeout: see ``ends``."""
 
-MARKS = 8
+SIGNS = 32
+"""So many signs of life are remembered, at most as many in a session's timeout."""
 
 GOODBYE_SECONDS = 1.0
 """A server replies within them, or has at least been told that the session ends."""
@@ -95,9 +95,11 @@ class Session:
         self.kazoo.add_listener(self._listen)
         self._handler.on_end = self._end
         self._connect = self.kazoo._connection._connect
+        self._submit = self.kazoo._connection._submit
         self.kazoo._connection._connect = self._connecting
+        self.kazoo._connection._submit = self._submitting
         self._sure = 0.0  #: the leader knows that the session was alive then
-        self._marks = deque[float](maxlen=MARKS)  #: at these moments it was alive, too
+        self._signs = deque[float](maxlen=SIGNS)  #: something was sent just after these moments
         self._xids = 0
         self._is_ready = False
         self._refusal: Exception | None = None
@@ -148,13 +150,11 @@ class Session:
         The leader counts from the last sign of life that it has heard of. It hears of those at
         other servers with their answers to its pings, twice in a tick. So the write proves only
         that a sign at least half a tick before it has been heard of; and a session is at least two
-        ticks long. We know when our own requests were sent. A session without any is kept
-        alive by kazoo, which is silent for less than half of its timeout (a third, and 0.4 s).
+        ticks long. kazoo is silent for a third of the timeout, and 0.4 s; in a process that was
+        stopped, for longer.
         """
-        heard = [mark for mark in self._marks if mark <= sent - LATE * self.timeout]
-        if not self._marks or sent - self._marks[-1] >= self.timeout / MARKS / 2:
-            self._marks.append(sent)
-        return max(self._sure, *heard, sent - (1 - IDLE) * self.timeout) + self.timeout
+        heard = [sign for sign in tuple(self._signs) if sign <= sent - LATE * self.timeout]
+        return max([self._sure, *heard]) + self.timeout
 
     def failure(self) -> BackendError:
         """Why it is not open."""
@@ -229,6 +229,13 @@ class Session:
         self._wake()
         self._tell(is_lost=False)
         return read, connect
+
+    def _submitting(self, *request: Any) -> None:
+        """Replaces kazoo's step, which sends requests and pings. It may be paused in it."""
+        moment = now()
+        if not self._signs or moment - self._signs[-1] >= self.timeout / SIGNS:
+            self._signs.append(moment)
+        self._submit(*request)
 
     def _authenticate(self) -> None:
         """By the user's callable, which may fail. It is asked again as long as leases may live."""
