@@ -334,6 +334,17 @@ def test_there_are_only_so_many_sessions(locks: lockkit.LockClient) -> None:
     assert all(lease.release() for lease in leases)
 
 
+def test_a_release_after_its_client_was_closed_connects_no_more(
+    either: AnyClient, server: ZooKeeperServer
+) -> None:
+    """Nobody would close that session: its thread would keep it alive."""
+    lease = either.lock("stock", ttl=7.0).acquire()
+    either.close()
+    eventually(lambda: timeouts(server) == [])
+    assert not lease.release()
+    assert timeouts(server) == []
+
+
 def test_any_number_of_requests_may_come_at_once(url: str) -> None:
     """A pipe of kazoo's has a byte for each of them, and takes a few hundred."""
 
