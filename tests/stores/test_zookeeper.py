@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from errno import ECONNREFUSED, EMFILE
 from functools import partial
 from math import inf
 from types import NoneType, SimpleNamespace
@@ -41,6 +43,7 @@ from lockkit.model.errors import (
     UnsupportedCapability,
 )
 from lockkit.model.types import Busy, Gone, Grant, Mode, Release, Request, alive_for
+from lockkit.stores.zookeeper.handler import Handler
 from lockkit.stores.zookeeper.nodes import guid_of
 from lockkit.stores.zookeeper.requests import Reply, join
 from lockkit.stores.zookeeper.session import Session
@@ -343,6 +346,61 @@ def test_a_release_after_its_client_was_closed_connects_no_more(
     eventually(lambda: timeouts(server) == [])
     assert not lease.release()
     assert timeouts(server) == []
+
+
+@pytest.mark.parametrize("what", ["create_socket_pair", "spawn"])
+def test_a_session_that_cannot_be_begun_is_replaced(
+    locks: lockkit.LockClient, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The process had too many open files, or threads, at that moment."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Handler, what, Mock(side_effect=OSError(EMFILE, os.strerror(EMFILE))))
+        with pytest.raises(BackendUnavailable, match="Too many open files"):
+            locks.lock("stock").acquire()
+    assert locks.lock("stock").acquire().release()
+
+
+def test_a_server_that_cannot_be_reached_takes_no_memory() -> None:
+    """As long as it is away, each request waits for it, and is forgotten."""
+    with lockkit.connect("zookeeper://127.0.0.1:1/lockkit") as client:
+        for _ in range(5):
+            with pytest.raises(BackendUnavailable, match="refused"):
+                client.lock("stock").acquire(timeout=0.01)
+        (session,) = client._wire._sessions.values()  # type: ignore[attr-defined]
+        assert session._opening == set()
+
+
+def test_a_host_without_an_address_is_told_of() -> None:
+    options = {"connect_timeout": 0.5}
+    with (
+        lockkit.connect("zookeeper://nowhere.invalid/lockkit", options=options) as client,
+        pytest.raises(BackendUnavailable, match="none of its hosts has an address"),
+    ):
+        client.lock("stock").acquire()
+
+
+def test_a_reason_is_told_no_longer_than_it_holds(server: ZooKeeperServer, url: str) -> None:
+    """Nobody listened, then the server was back, and now it does not answer."""
+    with (
+        FaultProxy("127.0.0.1", server.port) as proxy,
+        lockkit.connect(
+            url.replace(f":{server.port}", f":{proxy.port}"), options={"connect_timeout": 0.5}
+        ) as far,
+    ):
+        with far.lock("stock"):
+            handler = session_of(far, "stock")._handler
+        handler.reason = ConnectionRefusedError(ECONNREFUSED, os.strerror(ECONNREFUSED))
+        proxy.cut()
+        eventually(lambda: works(far))
+        proxy.half_open()
+        proxy.cut()
+        eventually(partial(is_unreachable, far, "no answer in time"))
+
+
+def is_unreachable(client: lockkit.LockClient, why: str) -> bool:
+    with pytest.raises(BackendError) as caught:
+        client.lock("stock").acquire()
+    return why in str(caught.value)
 
 
 def test_any_number_of_requests_may_come_at_once(url: str) -> None:

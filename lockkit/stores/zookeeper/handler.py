@@ -8,6 +8,7 @@ interrupt of theirs could be swallowed, or leave a lock or a request half done.
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import ssl
 import threading
@@ -129,7 +130,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
             self._hello *= 2
             raise
         else:
-            self._hello = self._first_hello
+            self._hello, self.reason = self._first_hello, None
         finally:
             self._is_connecting = False
 
@@ -218,6 +219,14 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         for inherited in (*self._sockets, self._waking, self._wake):
             with contextlib.suppress(OSError, ValueError):  # it may be closed already
                 socket.socket(fileno=inherited.detach()).close()
+
+
+def logger_of_kazoo() -> logging.Logger:
+    """Its debug messages contain credentials, and it warns at each try to connect."""
+    logger = logging.getLogger("lockkit.zookeeper")
+    if not logger.filters:
+        logger.addFilter(lambda record: record.levelno >= logging.ERROR)
+    return logger
 
 
 def _wrapped(plain: socket.socket, tls: ssl.SSLContext, host: str) -> socket.socket:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,13 +13,13 @@ from kazoo.exceptions import AuthFailedError, ConnectionDropped, SessionExpiredE
 from kazoo.protocol.serialization import CloseInstance
 from kazoo.protocol.states import KazooState, KeeperState
 
-from lockkit.engine.effects import Signal
+from lockkit.engine.effects import Park, Signal, Step
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError, BackendUnavailable, StoreRefused
 from lockkit.model.log import log
 from lockkit.runtime import native
 from lockkit.stores.zookeeper.failures import unreachable
-from lockkit.stores.zookeeper.handler import Answer, Handler
+from lockkit.stores.zookeeper.handler import Answer, Handler, logger_of_kazoo
 from lockkit.stores.zookeeper.requests import Ask
 from lockkit.stores.zookeeper.settings import Configuration
 
@@ -90,7 +89,7 @@ class Session:
             timeout=self.timeout,
             handler=self._handler,
             connection_retry=dict(RETRIES),
-            logger=_logger(),
+            logger=logger_of_kazoo(),
         )
         self.kazoo.add_listener(self._listen)
         self._handler.on_end = self._end
@@ -108,15 +107,17 @@ class Session:
         self._stopping: Signal | None = None
         self._opening: set[Signal] = set()
         self._working = threading.Lock()
-        native.start(self._work, (self.kazoo.start_async,), "lockkit-zookeeper-open")
+        native.start(self._work, (self._open,), "lockkit-zookeeper-open")
 
-    def opening(self) -> Signal:
-        """Set as soon as it is open, or will never be."""
+    def opening(self, seconds: float) -> Step[None]:
+        """Wait until it is open, or will never be."""
         signal = Signal()
         self._opening.add(signal)
-        if self.is_open or self.is_over:
-            signal.set()
-        return signal
+        try:
+            if not (self.is_open or self.is_over):
+                yield Park(signal, seconds)
+        finally:
+            self._opening.discard(signal)
 
     @property
     def is_open(self) -> bool:
@@ -193,6 +194,16 @@ class Session:
                 task()
             except Exception as error:  # noqa: BLE001  nobody waits for it
                 log.debug("a session in ZooKeeper: %r", error)
+
+    def _open(self) -> None:
+        try:
+            self.kazoo.start_async()
+        except Exception as error:  # no thread, or no pipe: another session may have them
+            self._handler.reason, self._handler.has_ended = error, True
+            self._wake()
+            self.kazoo.close()
+            self._handler.close()
+            raise
 
     def _leave(self) -> None:
         """End the session at the server. kazoo's own stop first ends its thread, which may be just
@@ -283,13 +294,5 @@ class Session:
             log.exception("the state of a session in ZooKeeper could not be told")
 
     def _wake(self) -> None:
-        while self._opening:
-            self._opening.pop().set()
-
-
-def _logger() -> logging.Logger:
-    """For kazoo: its debug messages contain credentials, and it warns at each try to connect."""
-    logger = logging.getLogger("lockkit.zookeeper")
-    if not logger.filters:
-        logger.addFilter(lambda record: record.levelno >= logging.ERROR)
-    return logger
+        for signal in tuple(self._opening):
+            signal.set()

@@ -73,7 +73,7 @@ class Sessions:
             raise SessionEnded("the session in ZooKeeper is over")
         if not session.is_open:
             longest = self._configuration.connect_timeout
-            yield Park(session.opening(), longest if patience is None else patience)
+            yield from session.opening(longest if patience is None else patience)
         if not session.is_open:
             raise session.failure()
         answers = session.send(requests)
