@@ -47,7 +47,8 @@ def refused(error: Exception) -> BackendError:
 
 def unreachable(reason: BaseException | None) -> BackendUnavailable:
     """No session could be made in time."""
-    why = getattr(reason, "strerror", None) or "no answer in time"
+    silence = "no answer in time" + ", or none of its hosts has an address" * (reason is None)
+    why = getattr(reason, "strerror", None) or silence
     found = BackendUnavailable(f"ZooKeeper cannot be reached: {why}{tls_remedy(why)}")
     found.__cause__ = reason or driver.ConnectionLoss()
     return found
