@@ -26,7 +26,7 @@ from servers_of_sessions import (
 import lockkit
 from lockkit.engine.effects import Exchange, Park
 from lockkit.model.clock import now
-from lockkit.model.errors import BackendError, BackendUnavailable
+from lockkit.model.errors import BackendError, BackendUnavailable, OutcomeUnknown
 from lockkit.model.types import Busy, Grant, LeaseState
 from lockkit.stores.sessions.connection import Connection, Rows, SessionEnded, Statement
 from lockkit.stores.sessions.mysql_dialects import GetLock
@@ -35,6 +35,7 @@ from lockkit.stores.sessions.wire import SessionWire
 from lockkit.testing import blocking
 from lockkit.testing.conformance.base import eventually
 from lockkit.testing.conformance.steps import claim
+from lockkit.testing.proxy import FaultProxy
 
 TTL = 3.0
 
@@ -81,6 +82,26 @@ def test_a_long_ttl_whose_session_falls_silent_holds_up_no_short_one(
         with suppress(BackendError):
             silent.release()
         client.close()
+
+
+def test_a_claim_without_an_answer_that_is_given_back_holds_up_no_renewal(
+    server: SessionServer,
+) -> None:
+    """Whoever gives it back renews as well, and does not wait for that answer."""
+    with (
+        FaultProxy("127.0.0.1", server.port) as proxy,
+        lockkit.connect(server.through(proxy.port), ttl=TTL) as client,
+    ):
+        heard, lock = client.lock("a").acquire(), client.lock("b", ttl=6 * TTL)
+        lock.acquire().release()
+        proxy.delay_requests(matching=server.takes)
+        with pytest.raises(OutcomeUnknown):
+            lock.acquire()
+        end = now() + TTL
+        eventually(lambda: heard.lost or now() + heard.remaining() > end + 2.0)
+        assert not heard.lost
+        assert heard.release()
+        eventually(lock.try_acquire).release()
 
 
 @pytest.mark.parametrize("api", ["sync", "async"])

@@ -66,10 +66,10 @@ class Session:
     @property
     def is_waiting(self) -> bool:
         """Whether a statement that waits for the lock is under way."""
-        return self._is_owed and self._waits
+        return self.is_owed and self._waits
 
     @property
-    def _is_owed(self) -> bool:
+    def is_owed(self) -> bool:
         """A reply is still to come."""
         return self.connection is not None and self.connection.is_owed
 
@@ -132,7 +132,7 @@ class Session:
     def _saying(self, statement: Statement, seconds: float) -> Step[Rows]:
         """``seconds``: also for the reply that nobody has waited for yet."""
         until = now() + seconds
-        cancelled = (yield from self._settle(seconds)) if self._is_owed else False
+        cancelled = (yield from self._settle(seconds)) if self.is_owed else False
         while True:
             connection = self._send(statement, waits=False)
             try:
@@ -158,7 +158,7 @@ class Session:
         self._send(statement, waits=True)
 
     def _looking(self, seconds: float) -> Step[Rows | None]:
-        return (yield from self._read(seconds)) if self._is_owed else None
+        return (yield from self._read(seconds)) if self.is_owed else None
 
     def end(self) -> None:
         """Close it; the server ends it as soon as it hears of that. For whoever has its turn, or
@@ -231,7 +231,7 @@ class Session:
                 raise SessionEnded("a waiting statement could not be cancelled") from error
             with suppress(Refused):
                 yield from self._read(CANCEL_AGAIN)
-        if self._is_owed:
+        if self.is_owed:
             with suppress(Refused):
                 yield from self._reply(max(deadline - now(), 0.0))
         return cancels

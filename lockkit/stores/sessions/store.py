@@ -109,6 +109,13 @@ class SessionStore(Attempts, Sessioned):
         self._sessions.unpin(route)
         return Release.RELEASED if held and is_taken(rows) else Release.ABSENT
 
+    def withdraw(self, request: Request) -> Step[Release]:
+        """What still owes an answer is ended over another connection: renewals wait behind this."""
+        session = self._sessions.of(route_of(request))
+        if session is not None and session.is_owed:
+            self._sessions.part(route_of(request), is_broken=True)
+        return self.release(request)
+
     def extend(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
         return self._extend(requests, ANSWER_SECONDS)
 
