@@ -18,6 +18,7 @@ from servers_of_sessions import ADVISORY, GET_LOCK, MARIADB_ROW, ROW, SERVERS, S
 
 import lockkit
 from lockkit import aio
+from lockkit.model.clock import now
 from lockkit.model.errors import BackendUnavailable, OutcomeUnknown
 from lockkit.model.types import Mode, Release
 from lockkit.stores.sessions.connection import Rows
@@ -33,6 +34,10 @@ LONG = 30.0
 MOMENT = 0.3
 TIMEOUT = 4.0
 """Seconds of a waiter that is seen in the queue of the server before they are over."""
+
+SHORT = 3.0
+GIVE_UP = 2
+"""As many as there are threads in which replies are read."""
 
 HANGS = 20.0
 """Seconds."""
@@ -114,6 +119,36 @@ def test_with_an_old_libpq_too_a_waiter_that_gives_up_leaves_the_queue(
         assert not server.waiters()
     granted(client, claim("a"))
     assert server.pids() == sessions
+
+
+@pytest.mark.parametrize("server", [GET_LOCK, MARIADB_ROW], indirect=True, ids=lambda k: k.name)
+@pytest.mark.parametrize("connect", ["async"], indirect=True)
+def test_waiters_that_give_up_hold_up_no_renewal(
+    server: SessionServer,
+    connect: Connect,
+    other: lockkit.LockClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each cancels its statement over a connection that takes long, in a worker thread."""
+    client, cancel, arrived, go_on = connect(server.url), MySQLConnection.cancel, [], []
+
+    def cancel_late(connection: MySQLConnection) -> None:
+        arrived.append(connection)
+        eventually(lambda: go_on)
+        cancel(connection)
+
+    monkeypatch.setattr(MySQLConnection, "cancel", cancel_late)
+    with ThreadPoolExecutor() as threads, other.lock("a"):
+        lease = client.lock("b", ttl=SHORT).acquire()
+        waiting = [threads.submit(client.lock("a").acquire, MOMENT) for _ in range(GIVE_UP)]
+        eventually(lambda: len(arrived) == GIVE_UP)
+        end = now() + SHORT
+        eventually(lambda: lease.lost or now() + lease.remaining() > end + MOMENT)
+        assert not lease.lost
+        go_on.append(True)
+        for each in waiting:
+            assert isinstance(each.exception(SOON), lockkit.AcquireTimeout)
+        assert lease.release()
 
 
 @on_every_server

@@ -226,7 +226,7 @@ class Session:
         cancels, deadline = self.is_waiting, now() + seconds
         while self.is_waiting and now() < deadline:
             try:
-                yield from call(self._open_connection().cancel, Lane.ENDING, self)
+                yield from call(self._open_connection().cancel, Lane.ASKING, self)
             except (LockError, OSError) as error:
                 raise SessionEnded("a waiting statement could not be cancelled") from error
             with suppress(Refused):
