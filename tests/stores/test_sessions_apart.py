@@ -34,10 +34,11 @@ from lockkit.stores.sessions.pool import Parting, Route, Sessions
 from lockkit.stores.sessions.wire import SessionWire
 from lockkit.testing import blocking
 from lockkit.testing.conformance.base import eventually
-from lockkit.testing.conformance.steps import claim
+from lockkit.testing.conformance.steps import claim, granted
 from lockkit.testing.proxy import FaultProxy
 
 TTL = 3.0
+LONG = 60.0
 
 
 @pytest.fixture(params=SERVERS, ids=lambda kind: kind.name)
@@ -102,6 +103,27 @@ def test_a_claim_without_an_answer_that_is_given_back_holds_up_no_renewal(
         assert not heard.lost
         assert heard.release()
         eventually(lock.try_acquire).release()
+
+
+def test_an_extension_without_an_answer_holds_up_no_other_renewal(server: SessionServer) -> None:
+    """The pass of a watchdog waits for its turn no longer than for an answer."""
+    first, second = claim("a", ttl=LONG), claim("b", ttl=TTL)
+    with (
+        SilentNetwork(server.port) as network,
+        ThreadPoolExecutor() as threads,
+        lockkit.connect(server.through(network.port)) as client,
+    ):
+        store: Any = client.store
+        granted(client, first)
+        network.silence()
+        granted(client, second)  # over a new connection
+        extending = threads.submit(client.perform, store.extend([first._replace(number=1)]))
+        eventually(lambda: store._sessions.of((first.name, first.token)).is_owed)
+        both = [each._replace(number=2) for each in (first, second)]
+        unknown, renewed = client.perform(store.renew(both))
+        assert not extending.done()
+        assert isinstance(unknown.error, BackendUnavailable)
+        assert renewed.left
 
 
 @pytest.mark.parametrize("api", ["sync", "async"])

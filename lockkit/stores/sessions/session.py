@@ -7,6 +7,7 @@ interrupt or a time limit, still runs: the next one waits for its end.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import weakref
 from collections.abc import Callable, Hashable
@@ -106,7 +107,7 @@ class Session:
     ) -> Step[Rows | None]:
         """Like ``say``, to have it for another TTL. None: a later request is done already, so this
         one is not sent, for the server goes by the last that it hears."""
-        return self._in_turn(claim, self._beating(request, statement, seconds))
+        return self._in_turn(claim, self._beating(request, statement, seconds), seconds)
 
     def post(self, claim: Hashable, statement: Statement) -> Step[None]:
         """Send a statement that waits for a lock; ``look`` says what has come of it."""
@@ -180,7 +181,7 @@ class Session:
             raise SessionEnded("the session with the database server has ended")
         return self.connection
 
-    def _in_turn(self, claim: Hashable, work: Step[R]) -> Step[R]:
+    def _in_turn(self, claim: Hashable, work: Step[R], seconds: float = math.inf) -> Step[R]:
         """One after the other, in the order in which they came; and only for the claim that has
         the session: a release that comes twice must not release what another one holds by then.
         Raises BackendUnavailable if it does not come in time.
@@ -191,7 +192,7 @@ class Session:
         place = Signal()
         try:
             self._turns[place] = _asker()
-            yield from self._come_first(place)
+            yield from self._come_first(place, min(seconds, TURN_SECONDS))
             if self.claim == claim:
                 return (yield from work)
         except SessionEnded:
@@ -203,15 +204,15 @@ class Session:
                 first.set()
         raise PassedOn("the session serves another claim")
 
-    def _come_first(self, place: Signal) -> Step[None]:
+    def _come_first(self, place: Signal, seconds: float) -> Step[None]:
         """The handler of a signal, or the garbage collector, cannot wait for the step in which it
         came."""
-        until = now() + TURN_SECONDS
+        until = now() + seconds
         while (first := list(self._turns)[0]) is not place:  # noqa: RUF015  others come and go
             if self._turns.get(first) == self._turns[place]:
                 raise BackendUnavailable("this thread or task is in another step of the same lease")
             if now() > until:
-                raise BackendUnavailable(f"others used the session for {TURN_SECONDS:g} s")
+                raise BackendUnavailable(f"others used the session for {seconds:g} s")
             yield Park(place, LOOK_AGAIN)
 
     def _send(self, statement: Statement, *, waits: bool) -> Connection:
