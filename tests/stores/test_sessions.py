@@ -791,6 +791,29 @@ def test_a_forked_child_that_forgets_the_client_ends_no_session(server: SessionS
     client.close()
 
 
+HOLDS_AND_FORKS = """
+import os, sys, lockkit
+lease = lockkit.connect(sys.argv[1], ttl=30).lock("a").acquire()
+if not os.fork():
+    print("forked", flush=True)
+sys.stdin.read()
+os._exit(0)
+"""
+
+
+def test_a_forked_child_that_outlives_its_parent_keeps_nothing(
+    connect: Connect, server: SessionServer
+) -> None:
+    """Else the server does not see that the parent has died."""
+    run = [sys.executable, "-W", "ignore", "-c", HOLDS_AND_FORKS, server.url]
+    with subprocess.Popen(run, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout
+        assert parent.stdout.readline() == b"forked\n"
+        parent.kill()
+        with connect().lock("a", timeout=SOON):
+            pass
+
+
 def test_a_holder_that_is_cut_off_hears_within_a_heartbeat(
     connect: Connect, server: SessionServer
 ) -> None:

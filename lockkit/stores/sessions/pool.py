@@ -7,8 +7,10 @@ and released by another client than the one that took it.
 from __future__ import annotations
 
 import math
+import os
 import weakref
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from lockkit.engine.effects import Signal
@@ -69,7 +71,12 @@ class Sessions:
         self._remains: dict[Route, Remains] = {}
 
     def _forget(self) -> None:
-        """In a forked child: the connections are its parent's, to be neither used nor closed."""
+        """In a forked child: the connections are its parent's, to be neither used nor closed. They
+        end with the parent, so the child keeps no socket of theirs: nothing is in its place."""
+        with suppress(OSError), open(os.devnull, "rb") as nothing:
+            for session in [*self._pinned.values(), *self._idle]:
+                if session.connection is not None and not session.connection.is_closed:
+                    os.dup2(nothing.fileno(), session.connection.descriptor, inheritable=False)
         self._inherited += [self._pinned, self._idle]
         self._reset()
 
