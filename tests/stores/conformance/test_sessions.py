@@ -9,12 +9,8 @@ import pytest
 from over_a_wire import BY_OTHERS_TASKS
 from servers_of_sessions import with_table
 
-from lockkit.stores.sessions import (
-    GetLockStore,
-    MySQLRowStore,
-    PostgresAdvisoryStore,
-    PostgresRowStore,
-)
+from lockkit.stores.sessions.mysql import GetLockStore, MySQLRowStore
+from lockkit.stores.sessions.postgresql import PostgresAdvisoryStore, PostgresRowStore
 from lockkit.testing.conformance import StoreConformance
 from lockkit.testing.servers import MariaDBServer, PostgresServer
 from lockkit.testing.store import Store
