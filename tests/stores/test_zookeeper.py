@@ -348,7 +348,7 @@ def test_a_release_after_its_client_was_closed_connects_no_more(
     assert timeouts(server) == []
 
 
-@pytest.mark.parametrize("what", ["create_socket_pair", "spawn"])
+@pytest.mark.parametrize("what", ["__init__", "create_socket_pair", "spawn"])
 def test_a_session_that_cannot_be_begun_is_replaced(
     locks: lockkit.LockClient, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:

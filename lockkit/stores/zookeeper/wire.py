@@ -15,7 +15,12 @@ from kazoo.exceptions import OperationTimeoutError
 
 from lockkit.engine.effects import Exchange, Park, Step
 from lockkit.model.clock import now
-from lockkit.model.errors import ConfigurationError, OutcomeUnknown, UnsupportedCapability
+from lockkit.model.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    OutcomeUnknown,
+    UnsupportedCapability,
+)
 from lockkit.runtime import native, process
 from lockkit.runtime.aio_run import arun
 from lockkit.runtime.aio_wires import AsyncLocalWire
@@ -105,7 +110,10 @@ class Sessions:
                 "different ttls; in ZooKeeper each of them is a session of its own"
             )
         changed = partial(_changed, weakref.ref(self), self._nodes)
-        session = Session(self._configuration, milliseconds, changed)
+        try:
+            session = Session(self._configuration, milliseconds, changed)
+        except (OSError, RuntimeError) as error:  # no file, or no thread, is left
+            raise BackendUnavailable(f"no session in ZooKeeper can be begun: {error}") from error
         before, self._sessions[milliseconds] = self._sessions.get(milliseconds), session
         if before is not None:
             self._nodes.end_with(before)
