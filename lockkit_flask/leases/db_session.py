@@ -68,8 +68,9 @@ def behind(proxy: T) -> T:
 
 
 def database_of(app: Flask) -> SQLAlchemy | None:
-    """The app's Flask-SQLAlchemy extension, if it has one."""
-    return app.extensions.get("sqlalchemy")
+    """The app's Flask-SQLAlchemy extension, if it has one; Flask-SQLAlchemy-Lite is another."""
+    found = app.extensions.get("sqlalchemy")
+    return found if hasattr(found, "metadatas") else None
 
 
 def watch_contexts(app: Flask) -> None:
@@ -94,7 +95,7 @@ def watch_contexts(app: Flask) -> None:
 
 def current_session() -> Session | None:
     """The session of the current app context, if there is one and it was used; none is made."""
-    db = behind(current_app).extensions.get("sqlalchemy") if has_app_context() else None
+    db = database_of(behind(current_app)) if has_app_context() else None
     if db is None or not db.session.registry.has():
         return None
     found: Session = db.session()

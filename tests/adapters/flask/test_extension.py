@@ -9,7 +9,7 @@ import pytest
 from flask import Flask
 
 import lockkit
-from lockkit_flask import AppLocks, LockKit, alocks, locks
+from lockkit_flask import AppLocks, LockKit, alocks, lock_view, locks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -227,3 +227,27 @@ def test_orders_without_flask_sqlalchemy_say_what_to_install(
     monkeypatch.setattr("lockkit_flask.orders.gate.find_spec", lambda _: None)
     with pytest.raises(lockkit.ConfigurationError, match=r"install 'lockkit\[flask-sqlalchemy\]'"):
         make_app(LOCKKIT_ORDERS={"PATHS": []})
+
+
+class Lite:
+    """What Flask-SQLAlchemy-Lite puts there: its ``session`` is one, and makes it."""
+
+    session = object()
+    engines: dict[str, object] = {}  # noqa: RUF012
+
+
+def test_another_extension_of_this_name_is_left_alone() -> None:
+    app = Flask("lite")
+    app.extensions["sqlalchemy"] = Lite()
+    app.config.update(LOCKKIT_URL="memory://", TESTING=True)
+    LockKit(app)
+    app.add_url_rule("/", view_func=lock_view("a")(lambda: locks["default"].inspect("a").name))
+    assert app.test_client().get("/").text == "a"
+
+
+def test_orders_beside_another_extension_of_this_name_say_what_they_need() -> None:
+    app = Flask("lite")
+    app.extensions["sqlalchemy"] = Lite()
+    app.config.update(LOCKKIT_URL="memory://", LOCKKIT_ORDERS={"PATHS": []})
+    with pytest.raises(lockkit.ConfigurationError, match="needs Flask-SQLAlchemy"):
+        LockKit(app)
