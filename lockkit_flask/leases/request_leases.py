@@ -144,9 +144,18 @@ def _this_request() -> object:
     return behind(request).environ if has_request_context() else None
 
 
+def this_context() -> Any:
+    """That of the request. Flask up to 3.1 has another one for the app."""
+    variable: Any = getattr(flask_globals, "_cv_request", None) or vars(flask_globals)["_cv_app"]
+    return variable.get(None)
+
+
 def _context_outlives_request() -> bool:
-    """Flask up to 3.1 reuses an app context that is there; later ones push one per request."""
-    variable: Any = getattr(flask_globals, "_cv_request", None)
-    context = variable and variable.get(None)
+    """Flask up to 3.1 reuses an app context that is there; later ones push one per request. The
+    end of a copy of a request's context, within that, is not the end of the request."""
+    context = this_context()
     tokens: Any = getattr(context, "_cv_tokens", None)
-    return bool(tokens) and isinstance(tokens[-1], tuple) and tokens[-1][1] is None
+    if not tokens or not isinstance(tokens[-1], tuple) or tokens[-1][1] is not None:
+        return False
+    around = tokens[-1][0].old_value
+    return getattr(around, "request", None) is not context.request

@@ -24,7 +24,6 @@ from flask import (
     after_this_request,
     current_app,
     got_request_exception,
-    has_request_context,
     request,
     request_started,
 )
@@ -156,11 +155,9 @@ class Gate:
 
 
 def of_request() -> OpenOrder | None:
-    """The order of this request. A view may send an app another one."""
+    """The order of this request. A view may send an app another one, or copy the context."""
     found = db_session.ORDER.get()
-    if found is None or not has_request_context() or found.environ is not request.environ:
-        return None
-    return found
+    return None if found is None or found.context is not request_leases.this_context() else found
 
 
 def _given(answer: Any) -> Any:

@@ -26,7 +26,7 @@ class OpenOrder(gate.OpenOrder):
     active = False  #: the app's sessions work inside its transaction
     kept: Transaction | None = None  #: the leases that its end gives back: until="commit"
 
-    environ: Any  #: of its request
+    context: object  #: of its request
     outer: OpenOrder | None = None  #: whose view has sent the app this order
     check_leases = staticmethod(request_leases.check_all)
 

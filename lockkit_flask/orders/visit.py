@@ -83,7 +83,7 @@ class Visit(visit.Visit):
 
     def attach(self, opened: OpenOrder) -> None:  # type: ignore[override]
         opened.app = current_app._get_current_object()  # type: ignore[attr-defined]
-        opened.environ, opened.outer = self.request.environ, ORDER.get()
+        opened.context, opened.outer = request_leases.this_context(), ORDER.get()
         ORDER.set(opened)
         self.request.order = opened
         request_leases.add(self, opened.decision.lease, is_view=False)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import uuid
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
-from flask import Blueprint, Flask, jsonify, request
+from flask import Blueprint, Flask, copy_current_request_context, jsonify, request
 from flask.views import MethodView, View
 from werkzeug.exceptions import Locked, ServiceUnavailable
 
@@ -398,6 +399,25 @@ def test_a_request_within_a_request_gives_back_its_own_lock_only(app: Flask) -> 
         return jsonify(held("outer"), held("inner"))
 
     assert app.test_client().post("/outer").json == [True, False]
+
+
+@pytest.mark.parametrize("way", ["called", "in a thread"])
+def test_a_copy_of_the_context_ends_no_lock_of_the_request(app: Flask, way: str) -> None:
+    def token() -> int:
+        return current_lease().fencing_token
+
+    async def copied() -> int:
+        work = copy_current_request_context(token)
+        return work() if way == "called" else await asyncio.to_thread(work)
+
+    @app.post("/")
+    @lock_view("a")
+    async def view() -> ResponseReturnValue:
+        return jsonify(await copied() == token(), held("a"))
+
+    assert app.test_client().post("/").json == [True, True]
+    with app.app_context():
+        assert not held("a")
 
 
 def test_teardown_twice_is_harmless(app: Flask) -> None:

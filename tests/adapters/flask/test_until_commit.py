@@ -900,3 +900,21 @@ def test_an_async_lock_by_hand_is_refused_as_well(context: Flask) -> None:
     db.session.add(Order(name="x"))
     with pytest.raises(OpenTransaction):
         context.ensure_sync(ask)()
+
+
+def test_a_copy_of_the_request_context_ends_no_transaction_of_the_request(
+    shop: Flask, at_release: list[int]
+) -> None:
+    def view() -> str:
+        def take() -> None:
+            with locks["default"].lock("stock", until="commit"):
+                db.session.add(Order(name="in the copy"))
+                db.session.flush()
+
+        flask.copy_current_request_context(take)()
+        db.session.commit()
+        return "ok"
+
+    shop.add_url_rule("/take", view_func=view, methods=["POST"])
+    assert shop.test_client().post("/take").text == "ok"
+    assert at_release == [1]

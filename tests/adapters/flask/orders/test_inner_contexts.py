@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import warnings
 from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
-from flask import Flask
+from flask import Flask, copy_current_request_context
 from flask_project import Order, db, put
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders.rows import TABLE as TABLE_NAME
+from lockkit_flask import current_order, locks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -476,3 +478,22 @@ def test_the_rollback_of_the_view_undoes_nothing_that_came_before_its_own_reads(
 
     assert post(shop, order).status_code == 201
     assert names(shop) == ["kept", "outer"]
+
+
+@pytest.mark.parametrize("way", ["called", "in a thread"])
+def test_a_copy_of_the_request_context_does_not_end_the_order(shop: Flask, way: str) -> None:
+    """Such as of what ``copy_current_request_context`` has a thread do."""
+
+    async def order() -> ResponseReturnValue:
+        put("first")
+        db.session.commit()
+        work = copy_current_request_context(lambda: current_order.order_id)
+        done = work() if way == "called" else await asyncio.to_thread(work)
+        put(done)
+        db.session.commit()
+        return str(len(list(locks["default"].holders()))), 201
+
+    answers = [post(shop, order) for _ in "12"]
+    assert [(answer.status_code, answer.text) for answer in answers] == [(201, "1")] * 2
+    assert "Idempotent-Replayed" in answers[1].headers
+    assert (names(shop), records(shop)) == (["A-1", "first"], 1)
