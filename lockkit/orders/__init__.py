@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from lockkit.orders.decisions import Discard, Forget, Keep, Proceed, Replay
 from lockkit.orders.engine import Orders
-from lockkit.orders.gate import adrive, drive
+from lockkit.orders.flow import adrive, drive
 from lockkit.orders.order import Order
 from lockkit.orders.record import (
     DuplicateKeyError,

@@ -26,7 +26,7 @@ from lockkit.web.refusal import Refusal
 if TYPE_CHECKING:
     from lockkit.model.types import Owner
     from lockkit.orders.engine import Orders
-    from lockkit.orders.gate import Means
+    from lockkit.orders.flow import Means
     from lockkit.orders.order import Order
     from lockkit.orders.record import OrderResponse
 

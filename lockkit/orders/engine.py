@@ -30,7 +30,7 @@ from lockkit.web.waiting_room import WaitingRoom
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lockkit.orders.gate import Flow, Means
+    from lockkit.orders.flow import Flow, Means
     from lockkit.orders.record import OrderResponse
     from lockkit.orders.settings import OrderSettings
 

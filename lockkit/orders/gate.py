@@ -9,64 +9,31 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from lockkit.leases.lease import give_back, give_back_async, result_of, value
+from lockkit.leases.lease import give_back, value
 from lockkit.model.errors import BackendError, LeaseLost, LockError
 from lockkit.model.log import log
 from lockkit.orders import refusals, rows
 from lockkit.orders.admission import MOST_DUPLICATES
 from lockkit.orders.decisions import Discard, Proceed
+from lockkit.orders.failures import is_conflict
+from lockkit.orders.flow import Means
 from lockkit.orders.order import Order
 from lockkit.orders.record import DuplicateKeyError
 from lockkit.web.refusal import Refusal
 
 if TYPE_CHECKING:
-    from lockkit.leases.aio_client import AsyncLockClient
     from lockkit.leases.client import LockClient
     from lockkit.orders.decisions import Decision, Forget, Keep, Replay
-    from lockkit.orders.record import OrderResponse, Record
+    from lockkit.orders.flow import Flow
+    from lockkit.orders.record import Record
     from lockkit.orders.visit import Visit
 
 R = TypeVar("R")
-
-RecoverHook = Callable[["Order"], "OrderResponse | Awaitable[OrderResponse | None] | None"]
-"""Asks the application how an order ended."""
-
-
-class Means(NamedTuple):
-    """What a flow uses: both blocking, or both of asyncio, whose results are awaited."""
-
-    store: Any  #: finds records; with STORE "redis" it has all that RedisRecords has
-    locks: Any  #: a client
-    recover: RecoverHook | None
-    give: Callable[[Any], Any]  #: a lease that will not be used back to its store
-    carried_on: Callable[[Coroutine[Any, Any, None]], Awaitable[None]]  #: also if cancelled
-
-
-Flow = Callable[[Means], Coroutine[Any, Any, R]]
-"""The steps that the engine takes for an order."""
-
-
-def drive(flow: Flow[R], store: Any, locks: LockClient, recover: RecoverHook | None = None) -> R:
-    """Run a flow to its end with blocking calls, so that it awaits nothing.
-
-    ``store``: has ``find(key, fresh=…)``, where ``fresh`` means to look where writes go; with STORE
-    "redis" it is a RedisRecords. ``recover``: asks the application.
-    """
-    return result_of(flow(Means(store, locks, recover, give_back, value)))
-
-
-async def adrive(
-    flow: Flow[R], store: Any, locks: AsyncLockClient, recover: RecoverHook | None = None
-) -> R:
-    """Run a flow to its end, awaiting each step."""
-    from lockkit.runtime.aio_run import carried_on  # who blocks does without asyncio
-
-    return await flow(Means(store, locks, recover, give_back_async, carried_on))
 
 
 class Way(Protocol):
@@ -184,6 +151,20 @@ class OpenOrder(ABC):
         """What becomes of the order by this response."""
         answered = self.visit.answered(response)
         return Discard() if answered is None else self.orders.conclude(self.order, answered)
+
+
+class OrderInDatabase(OpenOrder):
+    """Its record is in a database of the application's."""
+
+    def fail(self, error: BaseException) -> Any:
+        """Repeating it is the remedy if a lease was lost, or if others have made it impossible."""
+        super().fail(error)
+        if isinstance(error, LeaseLost):
+            return self.visit.refuse(refusals.LEASE_LOST)
+        if not is_conflict(error):
+            return None
+        log.warning("an order was rolled back because of another transaction: %s", error)
+        return self.visit.refuse(refusals.NOT_SAVED)
 
     def _insert(self, database: rows.Database, record: Record) -> None:
         """Waits for a try that has the order's record, for what is left of WAIT."""

@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from lockkit.orders.failures import states_of
 from lockkit.orders.record import (
     MICROSECONDS,
     DuplicateKeyError,
@@ -150,7 +151,7 @@ def insert(database: Database, record: Record, *, replaces: bool, wait: float) -
         with _bounded(database, wait):
             database.run(*steps)
     except Exception as error:
-        states = _states(error)
+        states = states_of(error)
         if LOCK_NOT_AVAILABLE in states or LOCK_WAIT_TIMEOUT in states:
             raise StillRunningError from error
         if DEADLOCK in states:  # of those that waited for a try which failed, one has the key now
@@ -170,7 +171,7 @@ def update(database: Database, record: Record, was: str = RUNNING, *, commit: bo
     try:
         changed = database.run(step, commit=commit)
     except Exception as error:
-        if DIVISION_BY_ZERO not in _states(error):
+        if DIVISION_BY_ZERO not in states_of(error):
             raise
         changed = 0
     if not changed:
@@ -224,12 +225,6 @@ def _bounded(database: Database, seconds: float) -> Iterator[None]:
             database.run(back)
         raise
     database.run(back)
-
-
-def _states(error: Exception) -> tuple[object, ...]:
-    """The SQLSTATE, as drivers of PostgreSQL tell it, and the number of MariaDB and MySQL."""
-    own = getattr(error, "orig", None) or error.__cause__ or error  # the driver's
-    return getattr(own, "sqlstate", None), getattr(own, "pgcode", None), *own.args[:1]
 
 
 def is_plain(connection: Any) -> bool:

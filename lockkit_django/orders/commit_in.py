@@ -16,10 +16,10 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError, connectio
 from lockkit.model.errors import BackendUnavailable, ConfigurationError, LeaseLost
 from lockkit.model.log import log
 from lockkit.orders import DuplicateKeyError, Keep, Refusal, refusals, rows
+from lockkit.orders.failures import unsaved
 from lockkit.orders.gate import OrderStopped
 from lockkit.orders.record import RecordState
 from lockkit_django.leases.transactions import is_of_hook
-from lockkit_django.orders.errors import is_of_connection, unsaved
 from lockkit_django.orders.table import Sql, typed_errors
 from lockkit_django.orders.transaction import (
     FIRST_ERROR,
@@ -63,10 +63,10 @@ class OwnTransaction(OrderInDatabase):
                 stage = "commit" if self._seal() else "undone"
         except BaseException as error:  # the view's own, or interrupted
             self._committed = stage == "commit" and is_of_hook(error)
-            if self._committed or stage == "view" or not is_of_connection(error):
+            refusal = unsaved(error)
+            if self._committed or stage == "view" or refusal is None:
                 raise
-            reject = unsaved(error) if stage == "commit" else refusals.STORE_DOWN
-            raise self._stop(reject) from error
+            raise self._stop(refusal if stage == "commit" else refusals.STORE_DOWN) from error
         finally:
             self._inside = False
         self._committed = stage == "commit"

@@ -1,4 +1,4 @@
-"""Exceptions of views and databases: who has raised them, and what was made of them."""
+"""Exceptions of views: who has raised them, and what was made of them."""
 
 from __future__ import annotations
 
@@ -7,29 +7,15 @@ from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import PermissionDenied
-from django.db import DatabaseError, InterfaceError, OperationalError
 from django.http import Http404
-
-from lockkit.orders import refusals
 
 if TYPE_CHECKING:
     from django.http import HttpResponseBase
-
-    from lockkit.orders import Refusal
 
 DRF = "rest_framework.views"
 CHECKS = {"django.contrib.auth.decorators", "django.contrib.auth.mixins"}
 AROUND_VIEWS = {"asgiref", "asyncio", "concurrent", "contextlib", "django", "lockkit_django"}
 ANSWERS = {"rest_framework.exceptions.APIException", "ninja.errors.HttpError"}
-CONNECTION_ERRORS = (OperationalError, InterfaceError)
-CONFLICT_CLASS = "40"
-"""Of SQLSTATE: the database has rolled back, because of other transactions."""
-
-ENDED_CLASS = "25"
-"""The server has ended a transaction that was idle. psycopg's word for it is InternalError."""
-
-MYSQL_CONFLICTS = frozenset({1020, 1205, 1213})
-"""Record changed since the snapshot, lock wait timeout, deadlock."""
 
 
 def status_of(error: BaseException) -> int | None:
@@ -73,33 +59,6 @@ def is_of_handler(response: HttpResponseBase) -> bool:
     view = context.get("view")
     handler = getattr(view, "get_exception_handler", lambda: None)()
     return not (_is_drfs(handler) and _is_drfs(getattr(view, "handle_exception", None)))
-
-
-def is_conflict(error: BaseException) -> bool:
-    """Whether the database rolled back because of others: a serialization failure, a deadlock."""
-    cause = error.__cause__
-    if not isinstance(error, DatabaseError) or cause is None:
-        return False
-    if _sqlstate(error).startswith(CONFLICT_CLASS):
-        return True
-    number = cause.args[0] if cause.args else None
-    return type(cause).__module__.startswith(("MySQLdb", "pymysql")) and number in MYSQL_CONFLICTS
-
-
-def is_of_connection(error: BaseException) -> bool:
-    """Whether the connection or its transaction is over, and not what was asked is wrong."""
-    return isinstance(error, CONNECTION_ERRORS) or _sqlstate(error).startswith(ENDED_CLASS)
-
-
-def unsaved(error: BaseException) -> Refusal:
-    """What to say when a COMMIT failed."""
-    return refusals.NOT_SAVED if is_conflict(error) else refusals.outcome_unknown()
-
-
-def _sqlstate(error: BaseException) -> str:
-    """PostgreSQL's; empty for an error that is not Django's of that."""
-    cause = error.__cause__ if isinstance(error, DatabaseError) else None
-    return str(getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None) or "")  # psycopg2
 
 
 def _is_drfs(function: Any) -> bool:

@@ -6,22 +6,15 @@ import sys
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
-from django.db import connections, transaction
+from django.db import InterfaceError, OperationalError, connections, transaction
 
 from lockkit.model.errors import BackendUnavailable, ConfigurationError, LeaseLost
 from lockkit.model.log import log
-from lockkit.orders import Forget, Keep, refusals
+from lockkit.orders import Forget, Keep, gate, refusals
+from lockkit.orders.failures import unsaved
 from lockkit.orders.record import refuses
 from lockkit_django.leases.transactions import OrderBlock, is_aborted, is_of_hook
-from lockkit_django.orders.errors import (
-    CONNECTION_ERRORS,
-    DRF,
-    is_conflict,
-    is_made_by_drf,
-    is_of_connection,
-    status_of,
-    unsaved,
-)
+from lockkit_django.orders.errors import DRF, is_made_by_drf, status_of
 from lockkit_django.orders.open_order import OpenOrder
 from lockkit_django.orders.request import in_signed_cookies
 from lockkit_django.orders.table import Sql, typed_errors
@@ -38,7 +31,7 @@ SESSION_DATA = "_session_cache"
 """The attribute of a session that was loaded."""
 
 
-class OrderInDatabase(OpenOrder):
+class OrderInDatabase(gate.OrderInDatabase, OpenOrder):
     """Its record is in a database of the project's."""
 
     undone = False  #: after ``close``: what the view did was rolled back
@@ -53,14 +46,6 @@ class OrderInDatabase(OpenOrder):
     def begin(self) -> None:
         self.database = self._using
         self._before = SessionBefore(self.visit.request)
-
-    def fail(self, error: BaseException) -> HttpResponseBase | None:
-        """Repeating it is the remedy for a transaction that others have made impossible."""
-        super().fail(error)
-        if not is_conflict(error):
-            return None
-        log.warning("an order was rolled back because of another transaction: %s", error)
-        return self.visit.refuse(refusals.NOT_SAVED)
 
     def close(self, response: HttpResponseBase) -> Any:
         try:
@@ -209,9 +194,10 @@ class SharedTransaction(OrderInDatabase):
             self._leave_block()
         except Exception as error:
             self.undone = not is_of_hook(error)
-            if not (self.undone and is_of_connection(error)):
+            refusal = unsaved(error) if self.undone else None
+            if refusal is None:
                 raise
-            return self.visit.refuse(unsaved(error))
+            return self.visit.refuse(refusal)
         self.undone = False
         return response
 
@@ -222,7 +208,7 @@ class SharedTransaction(OrderInDatabase):
         try:
             _refuse_manual_commits(connection)
             block.__enter__()
-        except CONNECTION_ERRORS as error:
+        except (OperationalError, InterfaceError) as error:
             raise BackendUnavailable("the database of the order is not available") from error
         self._block, self.begun = block, True
         vars(connection)["rollback_exc"] = None  # of an earlier transaction

@@ -63,7 +63,8 @@ from lockkit_django.web.view_functions import OPEN_ORDER, class_of, places_of
 
 if TYPE_CHECKING:
     from lockkit.orders.decisions import Decision
-    from lockkit.orders.gate import Flow, Way
+    from lockkit.orders.flow import Flow
+    from lockkit.orders.gate import Way
 
 R = TypeVar("R")
 

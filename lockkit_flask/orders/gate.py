@@ -148,8 +148,10 @@ class Gate:
         try:
             return call()
         except BaseException as error:  # of the view's, or interrupted: it decides
-            opened.fail(error)
-            raise
+            answer = opened.fail(error)
+            if answer is None:
+                raise
+            return _given(answer)
         finally:
             after_this_request(_capture)
 

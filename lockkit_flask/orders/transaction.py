@@ -8,17 +8,19 @@ the response is known.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from copy import deepcopy
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from flask import session
 from sqlalchemy import event
-from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from werkzeug.exceptions import HTTPException
 
 from lockkit.model.errors import ConfigurationError, LeaseLost
-from lockkit.orders import Forget, Keep, refusals
+from lockkit.orders import Forget, Keep, gate, refusals
+from lockkit.orders.failures import unsaved
 from lockkit.orders.record import refuses
 from lockkit_flask.leases import db_session
 from lockkit_flask.orders.open_order import OpenOrder
@@ -38,7 +40,7 @@ _INSTALLED = "_lockkit_joins"
 REDIRECTS = (HTTPStatus.FOUND, HTTPStatus.SEE_OTHER)
 
 
-class SharedTransaction(OpenOrder):
+class SharedTransaction(gate.OrderInDatabase, OpenOrder):
     """One order's transaction, while its request runs. ``connection`` is used by nobody else."""
 
     engine: sa.Engine
@@ -69,7 +71,7 @@ class SharedTransaction(OpenOrder):
                 raise
         self.active = self.begun = True
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> Any:
         """Roll back at once: error handlers write outside of the order's transaction.
 
         They find its connection in the pool, which may have no other. ``abort(redirect(…))`` is a
@@ -78,9 +80,10 @@ class SharedTransaction(OpenOrder):
         status = _status(error) if isinstance(error, HTTPException) else 500
         self._refused = refuses(status)
         if self._refused or status < HTTPStatus.BAD_REQUEST:
-            return
-        super().fail(error)
+            return None
+        self.failed = True
         self._roll_back()
+        return super().fail(error)
 
     def capture(self, response: Response) -> None:
         self.visit.capture(response)
@@ -127,7 +130,8 @@ class SharedTransaction(OpenOrder):
     def _roll_back(self) -> None:
         """Undo all of it. Sessions work on connections of their own again."""
         try:
-            db_session.roll_back()
+            with suppress(SQLAlchemyError):  # after a deadlock MySQL has no savepoints any more
+                db_session.roll_back()
         finally:
             self.active = False
             self._discard()  # which rolls back
@@ -179,7 +183,11 @@ class SharedTransaction(OpenOrder):
             return refused(refusals.LEASE_LOST)
         except DBAPIError as error:
             self._before.restore()
-            return _not_committed(error)
+            refusal = unsaved(error)
+            if refusal is None:
+                raise
+            unavailable(error)
+            return refused(refusal)
         return response
 
 
@@ -208,15 +216,6 @@ class SessionBefore:
             session.update(self._data)
             session.modified = self._modified
         self._is_over = True
-
-
-def _not_committed(error: DBAPIError) -> Response:
-    """Only a connection that breaks leaves it open whether the COMMIT was made."""
-    if not error.connection_invalidated and not isinstance(error, OperationalError):
-        raise error
-    unavailable(error)
-    unknown = error.connection_invalidated
-    return refused(refusals.outcome_unknown() if unknown else refusals.NOT_SAVED)
 
 
 def _refuse_autocommit(connection: sa.Connection) -> None:

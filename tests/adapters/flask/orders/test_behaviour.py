@@ -16,7 +16,7 @@ from flask_project import Order, User, create_app, db, die, put
 
 import lockkit
 from lockkit.orders.rows import TABLE as TABLE_NAME
-from lockkit_flask import LockKit, locks, remember_guest
+from lockkit_flask import LockKit, current_lease, lock_view, locks, remember_guest
 from lockkit_flask.leases import request_leases
 from lockkit_flask.state import app_locks
 
@@ -315,6 +315,28 @@ def test_a_lost_lease_rolls_back(make_shop: Callable[..., Flask], ends: Callable
     shop.add_url_rule("/lose", view_func=lose, methods=["POST"])
     response = post(shop, "/lose")
     assert (response.status_code, "Retry-After" in response.headers) == (503, True)
+    assert (orders(shop, "lose"), records(shop)) == (0, 0)
+
+
+@pytest.mark.parametrize("checks", [False, True], ids=["returns", "checks"])
+def test_a_lost_lease_of_the_view_rolls_back(make_shop: Callable[..., Flask], checks: bool) -> None:
+    shop = make_shop(LOCKKIT={"default": {"TTL": 0.3}}, PROPAGATE_EXCEPTIONS=True)
+
+    @lock_view("stock:42")
+    def lose() -> str:
+        db.session.add(Order(name="lose"))
+        db.session.commit()
+        lease = current_lease()
+        locks["default"].break_("stock:42", fence=lease.fencing_token)
+        while not lease.lost:
+            threading.Event().wait(0.01)
+        if checks:
+            lease.check()
+        return "ok"
+
+    shop.add_url_rule("/lose", view_func=lose, methods=["POST"])
+    response = post(shop, "/lose")
+    assert (response.status_code, response.json["code"]) == (503, "order-lease-lost")
     assert (orders(shop, "lose"), records(shop)) == (0, 0)
 
 

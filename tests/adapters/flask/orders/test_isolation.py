@@ -218,6 +218,38 @@ def test_one_of_those_that_waited_for_a_failure_takes_effect(
     _is_one_order(others.join(), shop)
 
 
+def test_of_a_deadlock_one_is_told_to_repeat_and_is_done_then(
+    machine: Callable[[], Machine],
+) -> None:
+    shop, posts, both = machine(), Posts(), threading.Barrier(2)
+
+    def buy() -> tuple[str, int]:
+        """Changes two rows; the first time it meets the one who changes them the other way."""
+        first, second = map(int, request.headers["X-Rows"].split())
+        db.session.execute(sa.update(Order).filter_by(id=first).values(name="crossed"))
+        if not both.broken:
+            both.wait(60)
+        db.session.execute(sa.update(Order).filter_by(id=second).values(name="crossed"))
+        db.session.commit()
+        return "crossed", 201
+
+    with shop.app.app_context():
+        rows = [put("row"), put("row")]
+        db.session.commit()
+        one, two = (row.id for row in rows)
+    shop.app.view_functions["buy"] = buy
+    ways = {"A-1": f"{one} {two}", "A-2": f"{two} {one}"}
+    for order_id, way in ways.items():
+        posts.start(shop, **{"X-Order-ID": order_id, "X-Rows": way})
+    done, told = sorted(posts.join(), key=lambda answer: answer.status_code)
+    both.abort()
+    assert done.status_code == 201
+    assert (told.status_code, told.json["code"]) == (503, "order-not-saved")
+    assert int(told.headers["Retry-After"]) >= 1
+    again = [post(shop, **{"X-Order-ID": key, "X-Rows": way}) for key, way in ways.items()]
+    assert sorted(map(_replayed, again)) == [False, True]
+
+
 def _is_one_order(answers: list[TestResponse], shop: Machine) -> None:
     assert {answer.status_code for answer in answers} == {201}
     assert len({answer.data for answer in answers}) == 1

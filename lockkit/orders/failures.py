@@ -1,0 +1,68 @@
+"""What an error of a database means for an order, whichever driver and framework tell it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lockkit.orders import refusals
+
+if TYPE_CHECKING:
+    from lockkit.web.refusal import Refusal
+
+CONFLICT_CLASS = "40"
+"""Of SQLSTATE: the database has rolled back, because of other transactions."""
+
+ENDED_CLASS = "25"
+"""The server has ended a transaction that was idle. psycopg's word for it is InternalError."""
+
+MYSQL_CONFLICTS = frozenset({1020, 1205, 1213})
+"""Record changed since the snapshot, lock wait timeout, deadlock."""
+
+OF_CONNECTION = {"OperationalError", "InterfaceError"}
+
+
+def states_of(error: BaseException) -> tuple[object, ...]:
+    """The SQLSTATE, as drivers of PostgreSQL tell it, and the number of MariaDB and MySQL."""
+    own = _own(error)
+    return getattr(own, "sqlstate", None), getattr(own, "pgcode", None), *own.args[:1]
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether the database rolled back because of others: a serialization failure, a deadlock, or
+    a lock of SQLite's that did not come free."""
+    if "DatabaseError" not in _names(error):
+        return False
+    own = _own(error)
+    if _is_of_class(CONFLICT_CLASS, error) or _sqlite_name(own).startswith("SQLITE_BUSY"):
+        return True
+    of_mysql = type(own).__module__.startswith(("MySQLdb", "pymysql"))
+    return of_mysql and not MYSQL_CONFLICTS.isdisjoint(own.args[:1])
+
+
+def unsaved(error: BaseException) -> Refusal | None:
+    """What to say when a COMMIT failed. None: what was asked is wrong, so nothing was saved.
+
+    If the connection or its transaction is over, nobody knows.
+    """
+    if is_conflict(error):
+        return refusals.NOT_SAVED
+    is_over = getattr(error, "connection_invalidated", False) or _is_of_class(ENDED_CLASS, error)
+    return refusals.outcome_unknown() if is_over or _names(error) & OF_CONNECTION else None
+
+
+def _own(error: BaseException) -> Any:
+    """The driver's."""
+    return getattr(error, "orig", None) or error.__cause__ or error
+
+
+def _names(error: BaseException) -> set[str]:
+    """Django, SQLAlchemy and the drivers name classes as PEP 249 does."""
+    return {each.__name__ for each in type(error).__mro__}
+
+
+def _is_of_class(start: str, error: BaseException) -> bool:
+    return any(str(state).startswith(start) for state in states_of(error)[:2])
+
+
+def _sqlite_name(own: Any) -> str:
+    return getattr(own, "sqlite_errorname", "")
