@@ -62,7 +62,14 @@ class OrderTable(Table):
 
     @property
     def engine(self) -> sa.Engine:
-        return self._db.engines[self.using]
+        found = self._db.engines[self.using]
+        if isinstance(found, sa.Engine):
+            return found
+        raise ConfigurationError(
+            "db.engines has a connection in the place of an engine, and an order commits a "
+            "transaction of its own: leave the engine there in tests of orders, and delete what "
+            "they have saved"
+        )
 
     def of(self, using: str) -> OrderTable:
         """Those in another database; this one, if it is that."""

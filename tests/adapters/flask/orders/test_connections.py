@@ -13,10 +13,10 @@ from flask_project import Order, db, put
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders.rows import TABLE as TABLE_NAME
-from lockkit_flask import new_order_id
+from lockkit_flask import idempotent, lock_view, locks, new_order_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from flask.typing import ResponseReturnValue
     from werkzeug.test import TestResponse
@@ -115,6 +115,43 @@ def test_a_failure_takes_one_connection(small_shop: Flask) -> None:
     small_shop.after_request(lambda response: reads(response) and response)
     assert post(small_shop, "/fails").text == "no"
     assert (count(small_shop), count(small_shop, TABLE_NAME)) == (0, 0)
+
+
+# A connection in the place of the engine, as tests have it that roll back at their end
+
+
+@pytest.fixture
+def joined(shop: Flask) -> Iterator[Flask]:
+    with shop.app_context():
+        engines = db.engines
+    engine = engines[None]
+    shop.testing = True
+    with engine.connect() as connection:
+        connection.begin()
+        engines[None] = connection  # type: ignore[assignment]
+        yield shop
+        engines[None] = engine
+
+
+def test_an_order_on_a_connection_of_a_test_is_told_to_have_the_engine(joined: Flask) -> None:
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="leave the engine there"):
+            post(joined, "/one")
+    with joined.app_context():
+        assert not list(locks["default"].holders())
+
+
+def test_a_lock_on_a_connection_of_a_test_is_as_any(joined: Flask) -> None:
+    def sell() -> ResponseReturnValue:
+        put("sold")
+        db.session.commit()
+        return "ok"
+
+    joined.add_url_rule(
+        "/sell", view_func=idempotent.exempt(lock_view("a")(sell)), methods=["POST"]
+    )
+    assert [post(joined, "/sell").status_code for _ in range(2)] == [200, 200]
+    assert count(joined) == 2
 
 
 # What the view has committed
