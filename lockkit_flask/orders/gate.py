@@ -76,10 +76,12 @@ class Gate:
             self._open_in_database(_database(app))
 
     def _open_in_database(self, db: SQLAlchemy) -> None:
+        from lockkit_flask.orders.schema import order_table
         from lockkit_flask.orders.table import OrderTable  # imports SQLAlchemy
         from lockkit_flask.orders.transaction import SharedTransaction, teach_to_join
 
         self.records, self.open = OrderTable(db, self.settings.using), SharedTransaction
+        order_table(db.metadatas[self.settings.using])  # here: requests at once would collide
         teach_to_join(db)
 
     def install(self, app: Flask) -> None:

@@ -56,7 +56,6 @@ class OrderTable(Table):
             raise ConfigurationError(
                 f"LOCKKIT_ORDERS['USING'], or that of @idempotent, is not a bind key: {using!r}"
             )
-        self.table = order_table(db.metadatas[using])
         self.using = using
         self._db = db
 
@@ -77,7 +76,7 @@ class OrderTable(Table):
 
     def create(self) -> None:
         """Unless it is there."""
-        self.table.create(self.engine, checkfirst=True)
+        order_table(self._db.metadatas[self.using]).create(self.engine, checkfirst=True)
 
     def find(self, key: str, *, fresh: bool) -> Record | None:
         """The record, read outside of any transaction."""

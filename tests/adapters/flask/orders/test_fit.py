@@ -610,6 +610,22 @@ def test_only_the_database_of_the_record_is_exact(two_databases: Callable[..., F
     assert rows(shop, TABLE_NAME) == (0, 1)
 
 
+def test_a_request_does_not_describe_the_table_of_its_order(
+    two_databases: Callable[..., Flask],
+) -> None:
+    """A metadata takes a table once, and two first orders at once would collide."""
+    with two_databases().app_context():
+        LockKit.create_tables()
+    shop = two_databases()
+    with shop.app_context():
+        other = shop.extensions["sqlalchemy"].metadatas["other"]
+    assert is_once(twice(shop, "/buy"))
+    assert not other.tables
+    with shop.app_context():
+        LockKit.create_tables()
+    assert list(other.tables) == [TABLE_NAME]
+
+
 def test_using_in_the_settings(two_databases: Callable[..., Flask]) -> None:
     shop = two_databases(USING="other")
     with shop.app_context():
