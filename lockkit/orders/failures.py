@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from lockkit.model.errors import BackendUnavailable, ConfigurationError, StoreRefused
+from lockkit.model.log import log
 from lockkit.orders import refusals
+from lockkit.orders.record import DuplicateKeyError
 
 if TYPE_CHECKING:
     from lockkit.web.refusal import Refusal
+
+Unavailable = Callable[[str, BaseException], BackendUnavailable]
 
 CONFLICT_CLASS = "40"
 """Of SQLSTATE: the database has rolled back, because of other transactions."""
@@ -48,6 +54,30 @@ def unsaved(error: BaseException) -> Refusal | None:
         return refusals.NOT_SAVED
     is_over = getattr(error, "connection_invalidated", False) or _is_of_class(ENDED_CLASS, error)
     return refusals.outcome_unknown() if is_over or _names(error) & OF_CONNECTION else None
+
+
+def typed(error: Exception, unavailable: Unavailable, remedy: str) -> Exception:
+    """What to raise for an error of a statement about records: DuplicateKeyError for a key that is
+    there, BackendUnavailable for what passes, and ConfigurationError with the ``remedy`` for a
+    table that was never made. ``unavailable``: that of ``lockkit.stores.sql.vendors``.
+    """
+    names = _names(error)
+    if "IntegrityError" in names:
+        return DuplicateKeyError()
+    if "DataError" in names:
+        return BackendUnavailable("the database does not take this order record")
+    note(error)
+    failure = unavailable("the database of the order records", _own(error))
+    # SQLite says OperationalError for all
+    is_wrong = "ProgrammingError" in names or "no such table" in str(error)
+    if is_wrong and not isinstance(failure, StoreRefused):  # for a missing permission
+        return ConfigurationError(f"the table of order records cannot be used: {remedy}")
+    return failure
+
+
+def note(error: Exception) -> None:
+    """Logs the driver's words, which have no parameters in them."""
+    log.error("the order records cannot be used: %s", _own(error))
 
 
 def _own(error: BaseException) -> Any:

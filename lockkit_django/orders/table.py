@@ -7,19 +7,11 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from django.db import (
-    DatabaseError,
-    DataError,
-    IntegrityError,
-    InterfaceError,
-    ProgrammingError,
-    connections,
-    router,
-    transaction,
-)
+from django.db import DatabaseError, InterfaceError, connections, router, transaction
 
-from lockkit.model.errors import BackendUnavailable, ConfigurationError, StoreRefused
-from lockkit.orders import DuplicateKeyError, Record, rows
+from lockkit.model.errors import ConfigurationError
+from lockkit.orders import Record, rows
+from lockkit.orders.failures import typed
 from lockkit.orders.table import Table
 
 if TYPE_CHECKING:
@@ -106,18 +98,7 @@ def typed_errors() -> Iterator[None]:
     """Raises DuplicateKeyError for a key that is there."""
     try:
         yield
-    except IntegrityError as error:
-        raise DuplicateKeyError from error
-    except DataError as error:
-        raise BackendUnavailable("the database does not take this order record") from error
     except (DatabaseError, InterfaceError) as error:
         from lockkit.stores.sql.vendors import unavailable
 
-        failure = unavailable("the database of the order records", error.__cause__ or error)
-        # SQLite says OperationalError for all
-        is_wrong = isinstance(error, ProgrammingError) or "no such table" in str(error)
-        if is_wrong and not isinstance(failure, StoreRefused):  # for a missing permission
-            raise ConfigurationError(
-                "the table of order records cannot be used; run 'manage.py migrate lockkit_django'"
-            ) from error
-        raise failure from error
+        raise typed(error, unavailable, "run 'manage.py migrate lockkit_django'") from error

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from lockkit.model.errors import ConfigurationError
-from lockkit.model.log import log
-from lockkit.orders import DuplicateKeyError, Record, rows
+from lockkit.orders import Record, rows
+from lockkit.orders.failures import typed
 from lockkit.orders.rows import TABLE
 from lockkit.orders.table import Table
 from lockkit_flask.leases import db_session
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from flask_sqlalchemy import SQLAlchemy
     from sqlalchemy.orm import Session
-
-    from lockkit.model.errors import BackendUnavailable
 
 EARLIER_TABLE = "lockkit_order_record"
 """The table of a release whose keys of orders this one cannot find."""
@@ -81,7 +79,7 @@ class OrderTable(Table):
     def find(self, key: str, *, fresh: bool) -> Record | None:
         """The record, read outside of any transaction."""
         self.refuse_earlier()
-        with self.typed_errors(), _for_one_query(self.engine) as connection:
+        with typed_errors(), _for_one_query(self.engine) as connection:
             return rows.find(Sql(connection), key)
 
     def refuse_earlier(self) -> None:
@@ -89,7 +87,7 @@ class OrderTable(Table):
         engine = self.engine
         if engine in _without_earlier:
             return
-        with self.typed_errors():
+        with typed_errors():
             found = sa.inspect(engine).has_table(EARLIER_TABLE)
         if found:
             raise ConfigurationError(
@@ -101,32 +99,13 @@ class OrderTable(Table):
 
     @contextmanager
     def begin(self) -> Iterator[Sql]:
-        with self.typed_errors(), self.engine.begin() as connection:
+        with typed_errors(), self.engine.begin() as connection:
             yield Sql(connection)
-
-    @contextmanager
-    def typed_errors(self) -> Iterator[None]:
-        """An outage passes, and repeating helps; a table that was never made does not come.
-
-        Raises DuplicateKeyError for a key that is there.
-        """
-        try:
-            yield
-        except IntegrityError as error:
-            raise DuplicateKeyError from error
-        except SQLAlchemyError as error:
-            # SQLite says OperationalError for all
-            answered = isinstance(error, ProgrammingError) or "no such table" in str(error)
-            if answered and self.is_missing():
-                raise ConfigurationError(": ".join(self.MISSING)) from error
-            raise unavailable(error) from error
 
     def is_missing(self) -> bool:
         """Raises BackendUnavailable."""
-        try:
+        with typed_errors():
             return not sa.inspect(self.engine).has_table(TABLE)
-        except SQLAlchemyError as error:
-            raise unavailable(error) from error
 
 
 class Sql:
@@ -289,10 +268,12 @@ def _for_one_query(engine: sa.Engine) -> sa.Connection:
     return connection
 
 
-def unavailable(error: SQLAlchemyError) -> BackendUnavailable:
-    """Logs the driver's words, which have no parameters in them."""
-    from lockkit.stores.sql import vendors
+@contextmanager
+def typed_errors() -> Iterator[None]:
+    """Raises DuplicateKeyError for a key that is there."""
+    try:
+        yield
+    except SQLAlchemyError as error:
+        from lockkit.stores.sql.vendors import unavailable
 
-    said = getattr(error, "orig", None) or error
-    log.error("the order records cannot be used: %s", said)
-    return vendors.unavailable("the database of the order records", said)
+        raise typed(error, unavailable, OrderTable.MISSING[1]) from error

@@ -20,11 +20,11 @@ from werkzeug.exceptions import HTTPException
 
 from lockkit.model.errors import ConfigurationError, LeaseLost
 from lockkit.orders import Forget, Keep, gate, refusals
-from lockkit.orders.failures import unsaved
+from lockkit.orders.failures import note, unsaved
 from lockkit.orders.record import refuses
 from lockkit_flask.leases import db_session
 from lockkit_flask.orders.open_order import OpenOrder
-from lockkit_flask.orders.table import Savepoints, Sql, unavailable
+from lockkit_flask.orders.table import Savepoints, Sql, typed_errors
 from lockkit_flask.web.refusals import refused
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
         self._before = SessionBefore()
         table: OrderTable = self.visit.records
         table.refuse_earlier()
-        with table.typed_errors():
+        with typed_errors():
             self.engine = table.engine
             self.connection = self.engine.connect()
             try:
@@ -111,7 +111,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
             if self.connection is not None and self.connection.in_transaction():
                 self._roll_back()
         except SQLAlchemyError as error:
-            unavailable(error)
+            note(error)
         finally:
             self.active = False
             self._discard()
@@ -186,7 +186,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
             refusal = unsaved(error)
             if refusal is None:
                 raise
-            unavailable(error)
+            note(error)
             return refused(refusal)
         return response
 

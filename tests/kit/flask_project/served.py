@@ -110,11 +110,11 @@ def _break_on_demand(app: Flask) -> None:
     orders = app_locks(app).orders
     assert orders is not None
     records: Any = orders.records
-    typed_errors = records.typed_errors
+    looks_first = records.refuse_earlier
 
-    def fail_on_demand() -> Any:
+    def fail_on_demand() -> None:
         if request.headers.get("X-Down"):
             raise BackendUnavailable("down")
-        return typed_errors()
+        looks_first()
 
-    records.typed_errors = fail_on_demand
+    records.refuse_earlier = fail_on_demand
