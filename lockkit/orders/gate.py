@@ -129,6 +129,12 @@ class OpenOrder(ABC):
     def fail(self, error: BaseException) -> Any:
         """The view raised. Returns a better answer than 500, if there is one."""
         self.failed, self.error = True, error
+        return self.visit.refuse(self.lost) if isinstance(error, LeaseLost) else None
+
+    @property
+    def lost(self) -> Refusal:
+        """What to say if a lease was lost while the view ran."""
+        return refusals.LEASE_LOST
 
     def close(self, response: Any) -> Any:
         """Make the effects final with their record, or undo them. Returns what to answer.
@@ -157,12 +163,10 @@ class OrderInDatabase(OpenOrder):
     """Its record is in a database of the application's."""
 
     def fail(self, error: BaseException) -> Any:
-        """Repeating it is the remedy if a lease was lost, or if others have made it impossible."""
-        super().fail(error)
-        if isinstance(error, LeaseLost):
-            return self.visit.refuse(refusals.LEASE_LOST)
+        """Repeating it is the remedy if others have made it impossible."""
+        answer = super().fail(error)
         if not is_conflict(error):
-            return None
+            return answer
         log.warning("an order was rolled back because of another transaction: %s", error)
         return self.visit.refuse(refusals.NOT_SAVED)
 

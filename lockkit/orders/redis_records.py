@@ -20,6 +20,7 @@ from lockkit.leases.lease import result_of
 from lockkit.model.errors import BackendError, ConfigurationError, LeaseLost
 from lockkit.model.settings import DEFAULT_ALIAS
 from lockkit.model.types import ClaimReply, Finding, LockInfo, LockState, StoredRecord
+from lockkit.orders import refusals
 from lockkit.orders.gate import OpenOrder
 from lockkit.orders.order import lock_name_of
 from lockkit.orders.record import (
@@ -117,6 +118,10 @@ class ClaimedOrder(OpenOrder):
 
     def begin(self) -> None:
         self.begun = True
+
+    @property
+    def lost(self) -> Refusal:
+        return refusals.outcome_unknown(may_repeat=self.orders.settings.retries_orphans)
 
     def abandon(self) -> None:
         """An orphan, if the view was begun; it may have waited for a lock of its own."""

@@ -11,7 +11,7 @@ from django.db import transaction
 
 from lockkit.leases.aio_client import AsyncLease
 from lockkit.model.errors import ConfigurationError, LeaseLost
-from lockkit.orders import gate, redis_records, refusals
+from lockkit.orders import gate, redis_records
 from lockkit_django.orders.errors import is_answer, is_made_by_drf, is_of_check, is_of_handler
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from django.db.transaction import Atomic
     from django.http import HttpResponseBase
 
-    from lockkit.orders import Refusal
     from lockkit_django.orders.visit import Visit
 
 
@@ -82,12 +81,13 @@ class OpenOrder(gate.OpenOrder):
             self.error = error
             for alias in blocks:
                 transaction.set_rollback(True, using=alias)
-            return self.visit.refuse(self._lost)
+            return self.visit.refuse(self.lost)
         return response
 
     def fail(self, error: BaseException) -> Any:
-        super().fail(error)
+        answer = super().fail(error)
         self._roll_back_request()
+        return answer
 
     def before_render(self, response: HttpResponseBase) -> None:
         """Django is about to render what the view has answered."""
@@ -110,10 +110,6 @@ class OpenOrder(gate.OpenOrder):
         """The leases that the view must still have at its end."""
         return self.leases
 
-    @property
-    def _lost(self) -> Refusal:
-        return refusals.LEASE_LOST
-
 
 class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
     """An exception that becomes nothing to be stored, a request that is cancelled, and a process
@@ -121,18 +117,14 @@ class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
 
     _refused = False  #: by a check of Django's, before the view
 
-    def fail(self, error: BaseException) -> None:
-        super().fail(error)
+    def fail(self, error: BaseException) -> Any:
         self._refused = is_of_check(error)
+        return super().fail(error)
 
     @property
     def _watched(self) -> list[Any]:
         """Those of the view's own locks. The fence of the order's decides about its record."""
         return self.leases[:-1]
-
-    @property
-    def _lost(self) -> Refusal:
-        return refusals.outcome_unknown(may_repeat=self.orders.settings.retries_orphans)
 
     def _is_accident(self, response: HttpResponseBase) -> bool:
         if self.failed:

@@ -13,7 +13,7 @@ from flask_project.claims import create_app, die, pay
 import lockkit
 from lockkit.orders import Orders
 from lockkit.orders.redis_records import orphans, resolve
-from lockkit_flask import idempotent, locks, order_orphaned
+from lockkit_flask import current_lease, idempotent, lock_view, locks, order_orphaned
 from lockkit_flask.state import app_locks
 
 if TYPE_CHECKING:
@@ -308,6 +308,24 @@ def test_the_answer_cannot_be_stored(shop: Flask, monkeypatch: pytest.MonkeyPatc
     assert (answer.status_code, answer.json["code"]) == (503, "order-outcome-unknown")
     assert post(shop, "/answers").json["code"] == "order-orphaned"
     assert effects(shop) == 1
+
+
+def test_a_lost_lease_of_the_view_leaves_the_outcome_unknown(shop: Flask) -> None:
+    @lock_view("stock")
+    def lose() -> str:
+        lease = current_lease()
+        assert locks["default"].break_("stock", fence=lease.fencing_token)
+        with suppress(lockkit.LeaseLost):
+            lease.extend()
+        return "paid"
+
+    shop.add_url_rule("/lose", view_func=lose, methods=["POST"])
+    answers = [post(shop, "/lose") for _ in range(2)]
+    assert [(answer.status_code, answer.json["code"]) for answer in answers] == [
+        (503, "order-outcome-unknown"),
+        (409, "order-orphaned"),
+    ]
+    assert nothing_is_held(shop)
 
 
 def test_a_record_of_a_newer_release_is_503_and_never_a_second_run(
