@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 
 import redis
 
-from benchmarks.peers import make
+from benchmarks.peers import Peer, make
 
 __all__ = ["MANY", "measure", "measure_many"]
 
@@ -18,6 +18,9 @@ COMPARED = ("lockkit", "redis-py", "python-redis-lock")
 PROCESSES = 8
 MANY = 24
 HOLD = 0.005
+COMING = 0.5
+"""Seconds until all of them have come to the queue. What begins before is not counted."""
+
 SECONDS = 2.0
 ROUNDS = 3
 
@@ -59,9 +62,11 @@ def _round(peer: str, url: str, processes: int) -> dict[str, float]:
         worker.start()
     for ours, _ in pipes:
         ours.recv()
-    before = _requests(url)
+    begin = time.monotonic() + COMING
     for ours, _ in pipes:
-        ours.send(time.monotonic() + SECONDS)
+        ours.send((begin, begin + SECONDS))
+    time.sleep(begin - time.monotonic())
+    before = _requests(url)
     waits, cpu = zip(*(ours.recv() for ours, _ in pipes), strict=True)
     requests = _requests(url) - before
     for worker in workers:
@@ -96,13 +101,19 @@ def _work(peer: str, url: str, parent: Connection) -> None:
     lock.acquire()
     lock.release()
     parent.send("ready")
-    end = parent.recv()
-    waits = []
+    begin, end = parent.recv()
+    _waits(lock, begin)
     before = time.process_time()
-    while time.monotonic() < end:
-        start = time.monotonic()
+    waits = _waits(lock, end)
+    parent.send((waits, time.process_time() - before))
+
+
+def _waits(lock: Peer, end: float) -> list[float]:
+    """Of what begins until then, how long each took to be granted."""
+    waits = []
+    while (start := time.monotonic()) < end:
         lock.acquire()
         waits.append(time.monotonic() - start)
         time.sleep(HOLD)
         lock.release()
-    parent.send((waits, time.process_time() - before))
+    return waits

@@ -26,7 +26,7 @@ from lockkit.testing.servers import (
 __all__ = ["STORES", "measure", "with_table"]
 
 PAIRS = 10
-ROUNDS = 2
+ROUNDS = 3
 
 
 Measure = Callable[[str, tuple[str, ...]], dict[str, dict[str, float]]]
