@@ -149,7 +149,7 @@ async def take(client: aio.AsyncLockClient) -> None:
 def test_nobody_is_told_where_nobody_waits(
     locks: Locks, admin: psycopg.Connection, url: str
 ) -> None:
-    """A notification makes all commits of the database wait for one another."""
+    """Commits that notify wait for one another, on the whole server."""
     client = locks()
     with psycopg.connect(url, autocommit=True) as spy:
         client.lock("a").acquire().release()

@@ -18,8 +18,8 @@ ROUNDING: Final = 1e-5
 
 
 class PushedTable(SQLStore, Pushed):
-    """Whoever hands a name over says so on the channel of the next holder; nobody else does, as a
-    message makes commits wait for one another."""
+    """Whoever hands a name over says so on the channel of the next holder; nobody else does, as
+    commits with a message wait for one another."""
 
     inbox_type: ClassVar[type[Inbox]] = Inbox
 
