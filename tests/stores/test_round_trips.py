@@ -127,6 +127,23 @@ def test_a_release_that_hands_over(
     assert asked == [2 + more]
 
 
+def test_a_release_of_what_was_waited_for(
+    client: lockkit.LockClient, other: lockkit.LockClient, meter: FaultProxy
+) -> None:
+    """The row is read at once: a taker has never left what stands there."""
+
+    def is_read_at_once() -> bool:
+        lease = other.lock("warm-up").acquire()
+        with ThreadPoolExecutor() as threads:
+            waiting = threads.submit(client.lock("warm-up").acquire)
+            queued(other, "warm-up", 1)
+            lease.release()
+            handed = waiting.result(20)
+        return requests(meter, handed.release) == 2
+
+    at_least_once(is_read_at_once)  # the first time, PostgreSQL prepares a statement
+
+
 def test_a_lease_that_was_extended(
     client: lockkit.LockClient, meter: FaultProxy, more: int
 ) -> None:

@@ -117,7 +117,8 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
         return self.taken_back(request, (yield self.returned(request)))
 
     def returned(self, request: Request) -> Exchange:
-        first = None if request.queued or request.unsure else partial(free, request)
+        as_taken = not (request.queued or request.unsure or request.mode is Mode.POLL)
+        first = partial(free, request) if as_taken else None
         work = partial(self._step, request.name, partial(_released, request), None, first)
         return Exchange(Call(work, Lane.ENDING), request.token)
 
