@@ -117,7 +117,7 @@ def test_a_permission_that_is_missing_within_a_script_is_said(
     guarded: RedisServer, protocol: str
 ) -> None:
     client = connect(guarded.url_for("scripted", "secret") + protocol)
-    with pytest.raises(lockkit.OutcomeUnknown, match=r"lacks a permission .*stores\.md"):
+    with pytest.raises(lockkit.OutcomeUnknown, match=r"lacks a permission .*redis\.md"):
         client.lock("stock:42").acquire()
     client.close()
 
@@ -178,7 +178,7 @@ def test_a_user_without_write_permission_is_told_so(guarded: RedisServer) -> Non
 def test_what_is_refused_while_connecting_was_not_applied(guarded: RedisServer) -> None:
     """Another database is selected first, which takes a permission more."""
     client = connect(guarded.url_for("shop", "secret").replace("/0", "/1"))
-    with pytest.raises(lockkit.BackendUnavailable, match=r"permission.*docs/stores\.md"):
+    with pytest.raises(lockkit.BackendUnavailable, match=r"permission.*docs/redis\.md"):
         client.lock("stock:42").acquire()
 
 

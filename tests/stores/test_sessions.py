@@ -178,8 +178,7 @@ def test_a_waiter_whose_statement_the_server_ends_goes_on_waiting(
     lease = locks.lock("a").acquire()
     waiting = spawn(locks.lock("a").acquire)
     for _ in range(5):
-        eventually(lambda: len(server.waiters()) == 1)
-        server.cancel(*server.waiters())
+        server.cancel(*eventually(server.waiters))
         time.sleep(0.02)
     assert not waiting.done()
     assert lease.release()
@@ -194,10 +193,9 @@ def test_time_limits_of_the_server_do_not_end_a_wait(
     locks = connect()
     lease = locks.lock("a").acquire()
     waiting = spawn(locks.lock("a").acquire)
-    eventually(lambda: len(server.waiters()) == 1)
-    pid = server.waiters()
+    pid = eventually(server.waiters)
     time.sleep(server.limit * 2)
-    assert server.waiters() == pid
+    assert eventually(server.waiters) == pid
     assert lease.release()
     waiting.result(SOON).release()
 

@@ -75,9 +75,10 @@ def test_a_driver_that_lacks_what_a_password_needs_is_told(
     def connect(**_: object) -> None:
         raise RuntimeError("'cryptography' package is required for caching_sha2_password")
 
-    monkeypatch.setattr(connections["orders"].Database, "connect", connect)
-    with pytest.raises(lockkit.BackendUnavailable, match="'cryptography' package is required"):
-        client.lock("a").acquire()
+    with monkeypatch.context() as patch:
+        patch.setattr(connections["orders"].Database, "connect", connect)
+        with pytest.raises(lockkit.BackendUnavailable, match="'cryptography' package is required"):
+            client.lock("a").acquire()
 
 
 def test_a_server_that_greets_nobody_is_given_up(
