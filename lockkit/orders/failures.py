@@ -18,11 +18,16 @@ Unavailable = Callable[[str, BaseException], BackendUnavailable]
 CONFLICT_CLASS = "40"
 """Of SQLSTATE: the database has rolled back, because of other transactions."""
 
+UNKNOWN = "40003"
+"""Of that class, too: whether it was done is not known."""
+
 ENDED_CLASS = "25"
 """The server has ended a transaction that was idle. psycopg's word for it is InternalError."""
 
 MYSQL_CONFLICTS = frozenset({1020, 1205, 1213})
 """Record changed since the snapshot, lock wait timeout, deadlock."""
+
+BUSY = "SQLITE_BUSY"
 
 OF_CONNECTION = {"OperationalError", "InterfaceError"}
 
@@ -35,11 +40,11 @@ def states_of(error: BaseException) -> tuple[object, ...]:
 
 def is_conflict(error: BaseException) -> bool:
     """Whether the database rolled back because of others: a serialization failure, a deadlock, or
-    a lock of SQLite's that did not come free."""
+    MySQL's lock wait timeout."""
     if "DatabaseError" not in _names(error):
         return False
     own = _own(error)
-    if _is_of_class(CONFLICT_CLASS, error) or _sqlite_name(own).startswith("SQLITE_BUSY"):
+    if _is_of_class(CONFLICT_CLASS, error) and UNKNOWN not in states_of(error)[:2]:
         return True
     of_mysql = type(own).__module__.startswith(("MySQLdb", "pymysql"))
     return of_mysql and not MYSQL_CONFLICTS.isdisjoint(own.args[:1])
@@ -50,7 +55,7 @@ def unsaved(error: BaseException) -> Refusal | None:
 
     If the connection or its transaction is over, nobody knows.
     """
-    if is_conflict(error):
+    if is_conflict(error) or getattr(_own(error), "sqlite_errorname", "").startswith(BUSY):
         return refusals.NOT_SAVED
     is_over = getattr(error, "connection_invalidated", False) or _is_of_class(ENDED_CLASS, error)
     return refusals.outcome_unknown() if is_over or _names(error) & OF_CONNECTION else None
@@ -64,12 +69,12 @@ def typed(error: Exception, unavailable: Unavailable, remedy: str) -> Exception:
     names = _names(error)
     if "IntegrityError" in names:
         return DuplicateKeyError()
+    note(error)
     if "DataError" in names:
         return BackendUnavailable("the database does not take this order record")
-    note(error)
     failure = unavailable("the database of the order records", _own(error))
     # SQLite says OperationalError for all
-    is_wrong = "ProgrammingError" in names or "no such table" in str(error)
+    is_wrong = "ProgrammingError" in names or "no such table" in str(_own(error))
     if is_wrong and not isinstance(failure, StoreRefused):  # for a missing permission
         return ConfigurationError(f"the table of order records cannot be used: {remedy}")
     return failure
@@ -82,7 +87,8 @@ def note(error: Exception) -> None:
 
 def _own(error: BaseException) -> Any:
     """The driver's."""
-    return getattr(error, "orig", None) or error.__cause__ or error
+    own = getattr(error, "orig", None)
+    return own if isinstance(own, BaseException) else error.__cause__ or error
 
 
 def _names(error: BaseException) -> set[str]:
@@ -92,7 +98,3 @@ def _names(error: BaseException) -> set[str]:
 
 def _is_of_class(start: str, error: BaseException) -> bool:
     return any(str(state).startswith(start) for state in states_of(error)[:2])
-
-
-def _sqlite_name(own: Any) -> str:
-    return getattr(own, "sqlite_errorname", "")

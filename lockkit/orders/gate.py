@@ -129,7 +129,10 @@ class OpenOrder(ABC):
     def fail(self, error: BaseException) -> Any:
         """The view raised. Returns a better answer than 500, if there is one."""
         self.failed, self.error = True, error
-        return self.visit.refuse(self.lost) if isinstance(error, LeaseLost) else None
+        if not isinstance(error, LeaseLost):
+            return None
+        log.warning("an order was given up: %s", error)
+        return self.visit.refuse(self.lost)
 
     @property
     def lost(self) -> Refusal:

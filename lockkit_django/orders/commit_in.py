@@ -112,7 +112,8 @@ class OwnTransaction(OrderInDatabase):
 
     def fail(self, error: BaseException) -> HttpResponseBase | None:
         answer = super().fail(error)
-        return None if self._committed else answer
+        may_be_saved = self._committed or isinstance(error, LeaseLost)  # outside of its block
+        return None if may_be_saved else answer
 
     def _check(self, block: Atomic) -> None:
         if not getattr(block, "durable", False):  # the stubs do not know it

@@ -120,6 +120,8 @@ class SharedTransaction(OrderInDatabase):
         try:
             return self._conclude(response)
         except LeaseLost:
+            if not self.undone:  # raised by a hook, after the COMMIT
+                raise
             return self.visit.refuse(refusals.LEASE_LOST)
         finally:
             self.abandon()  # nothing, if it is committed

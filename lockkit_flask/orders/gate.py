@@ -29,7 +29,7 @@ from flask import (
 )
 
 from lockkit.leases.lease import result_of
-from lockkit.model.errors import ConfigurationError, DriverMissing
+from lockkit.model.errors import ConfigurationError, DriverMissing, LeaseLost
 from lockkit.orders import Orders, gate
 from lockkit.orders.idempotent import Idempotent
 from lockkit.orders.redis_records import RedisRecords
@@ -128,7 +128,7 @@ class Gate:
             return dispatch(*args)
         options = options_of(view_of(request), request.method)
         if options.exempt or options.inside:
-            return _unless_given(dispatch(*args))
+            return _unless_given(_enclosed(partial(dispatch, *args)))
         if self.orders.covers(request.method, request.path):
             return self.run(partial(dispatch, *args), options)
         try:
@@ -162,6 +162,17 @@ def of_request() -> OpenOrder | None:
     """The order of this request. A view may send an app another one, or copy the context."""
     found = db_session.ORDER.get()
     return None if found is None or found.context is not request_leases.this_context() else found
+
+
+def _enclosed(call: Callable[[], Any]) -> Any:
+    """What the view returns. A lock_view above ``@idempotent`` may have lost its lease."""
+    try:
+        return call()
+    except LeaseLost as error:
+        opened = of_request()
+        if opened is None:
+            raise
+        return _given(opened.fail(error))
 
 
 def _given(answer: Any) -> Any:

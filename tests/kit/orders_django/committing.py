@@ -20,6 +20,7 @@ from rest_framework.decorators import api_view
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from lockkit.model.errors import LeaseLost
 from lockkit_django import lock_view, locks
 from lockkit_django.orders import IdempotentMixin, idempotent
 from orders_django import views
@@ -127,6 +128,13 @@ def dies_after_commit(request: HttpRequest) -> HttpResponse:
 
 
 @idempotent(atomic=False)
+def loses_outside(request: Any) -> HttpResponse:
+    """What it has saved stays saved."""
+    sell("loses-outside")
+    raise LeaseLost("paused for too long")
+
+
+@idempotent(atomic=False)
 def loses(request: HttpRequest) -> HttpResponse:
     with request.order.commit_in(transaction.atomic(durable=True)):  # type: ignore[attr-defined]
         number = sell("loses")
@@ -208,6 +216,7 @@ VIEWS: dict[str, Any] = {
     "without": without,
     "dies-after-commit": dies_after_commit,
     "loses": loses,
+    "loses-outside": loses_outside,
     "mails": mails,
     "in-ours": in_ours,
     "locked": locked,

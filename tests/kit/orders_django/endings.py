@@ -15,6 +15,7 @@ from rest_framework.exceptions import APIException
 from rest_framework.response import Response
 from rest_framework.views import APIView, exception_handler
 
+from lockkit.model.errors import LeaseLost
 from lockkit_django import lock_view
 from lockkit_django.models import OrderRecord
 from lockkit_django.orders import IdempotentMixin, idempotent
@@ -205,6 +206,16 @@ def hooks(request: HttpRequest) -> HttpResponse:
     return HttpResponse(f"sold {sell('hooks')}", status=201)
 
 
+def hooks_that_lose(request: HttpRequest) -> HttpResponse:
+    """A hook of its COMMIT leaves a lock that was lost."""
+    transaction.on_commit(_lose)
+    return HttpResponse(f"sold {sell('hooks')}", status=201)
+
+
+def _lose() -> None:
+    raise LeaseLost("paused for too long")
+
+
 @idempotent(atomic=False)
 def hooks_in_commit_in(request: Any) -> HttpResponse:
     with request.order.commit_in(transaction.atomic(durable=True)):
@@ -252,5 +263,6 @@ VIEWS: dict[str, Any] = {
     "dangling-in-commit-in": dangling_in_commit_in,
     "hooks": hooks,
     "hooks-in-commit-in": hooks_in_commit_in,
+    "hooks-that-lose": hooks_that_lose,
 }
 urlpatterns = [path(f"orders/{kind}", view) for kind, view in VIEWS.items()]

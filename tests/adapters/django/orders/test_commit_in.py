@@ -122,6 +122,11 @@ def test_a_success_without_commit_in_stands_although_the_lease_was_lost(
     assert buy("without?status=200").status_code == 200
 
 
+def test_a_lease_that_is_lost_outside_of_the_block_says_not_that_nothing_was_saved() -> None:
+    assert buy("loses-outside").status_code == 500
+    assert Sale.objects.count() == 1
+
+
 def test_a_lost_lease_rolls_back() -> None:
     response = buy("loses")
     assert (response.status_code, response.json()["code"]) == (503, "order-lease-lost")

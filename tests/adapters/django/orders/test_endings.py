@@ -274,6 +274,7 @@ def test_a_refusal_that_comes_after_the_lease_is_not_recorded(
     [
         ("hooks", [500, 201]),
         ("hooks-in-commit-in", [500, 409]),
+        ("hooks-that-lose", [500, 201]),
         ("hooks-in-commit-in?respond", [201, 201]),
     ],
 )

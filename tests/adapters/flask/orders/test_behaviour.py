@@ -6,6 +6,7 @@ import multiprocessing
 import secrets
 import threading
 import time
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +17,7 @@ from flask_project import Order, User, create_app, db, die, put
 
 import lockkit
 from lockkit.orders.rows import TABLE as TABLE_NAME
-from lockkit_flask import LockKit, current_lease, lock_view, locks, remember_guest
+from lockkit_flask import LockKit, current_lease, idempotent, lock_view, locks, remember_guest
 from lockkit_flask.leases import request_leases
 from lockkit_flask.state import app_locks
 
@@ -318,23 +319,34 @@ def test_a_lost_lease_rolls_back(make_shop: Callable[..., Flask], ends: Callable
     assert (orders(shop, "lose"), records(shop)) == (0, 0)
 
 
+IN_EITHER_ORDER = pytest.mark.parametrize(
+    "decorators",
+    [[lock_view("stock")], [lock_view("stock"), idempotent], [idempotent, lock_view("stock")]],
+    ids=["alone", "below", "above"],
+)
+"""Of a view's decorators, the lowest first."""
+
+
+@IN_EITHER_ORDER
 @pytest.mark.parametrize("checks", [False, True], ids=["returns", "checks"])
-def test_a_lost_lease_of_the_view_rolls_back(make_shop: Callable[..., Flask], checks: bool) -> None:
+def test_a_lost_lease_of_the_view_rolls_back(
+    make_shop: Callable[..., Flask], checks: bool, decorators: list[Any]
+) -> None:
     shop = make_shop(LOCKKIT={"default": {"TTL": 0.3}}, PROPAGATE_EXCEPTIONS=True)
 
-    @lock_view("stock:42")
     def lose() -> str:
         db.session.add(Order(name="lose"))
         db.session.commit()
         lease = current_lease()
-        locks["default"].break_("stock:42", fence=lease.fencing_token)
+        locks["default"].break_("stock", fence=lease.fencing_token)
         while not lease.lost:
             threading.Event().wait(0.01)
         if checks:
             lease.check()
         return "ok"
 
-    shop.add_url_rule("/lose", view_func=lose, methods=["POST"])
+    view = reduce(lambda below, decorator: decorator(below), decorators, lose)
+    shop.add_url_rule("/lose", view_func=view, methods=["POST"])
     response = post(shop, "/lose")
     assert (response.status_code, response.json["code"]) == (503, "order-lease-lost")
     assert (orders(shop, "lose"), records(shop)) == (0, 0)
