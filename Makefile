@@ -46,9 +46,10 @@ serve: wheel $(VENV)/.demo
 # tests, which leave time for them; what they print comes last.
 test: wheel $(VENV)/.dev servers
 	@$(TIMED) { \
-		$(MAKE) --no-print-directory --keep-going check > $(VENV)/checked 2>&1 & \
+		$(MAKE) --no-print-directory --keep-going check > $(VENV)/checked 2>&1 & checks=$$!; \
+		trap "kill $$checks 2>/dev/null" EXIT; \
 		$(MAKE) --no-print-directory tests; tested=$$?; \
-		wait $$!; checked=$$?; cat $(VENV)/checked; \
+		wait $$checks; checked=$$?; cat $(VENV)/checked; \
 		test $$tested$$checked = 00; }
 
 quick: wheel $(VENV)/.dev

@@ -19,7 +19,7 @@ ABILITIES = 7
 HEAD = """# Which store for me, and what it keeps
 
 Each cell of these tables [has its test](guarantees-tests.md): where something is promised, the test
-shows it; where nothing is, it shows what then happens.
+shows it; where nothing is, it shows what then happens. Or it has the reason why it cannot happen.
 
 ## Which store for me
 
@@ -79,22 +79,23 @@ def page(data: dict[str, Any]) -> str:
 
 
 def shortened(head: list[str], rows: list[list[str]]) -> str:
-    """A table, and before it, as sentences, the columns in which no more than one cell differs."""
+    """A table, and before it, as a list, the columns in which no more than one cell differs."""
     names, *columns = zip(head, *rows, strict=True)
     kept, sentences = [names], []
     for title, *cells in columns:
         ((usual, often), *_) = Counter(cells).most_common()
         others = [
-            f", but {name}: {cell}"
+            f"; {name}: {cell}"
             for name, cell in zip(names[1:], cells, strict=True)
             if cell != usual
         ]
         if often < len(cells) - 1:
             kept.append((title, *cells))
         else:
-            sentences.append(f"- *{title}*: {usual}, in every store{''.join(others)}.\n")
-    apart = "\n" if sentences else ""
-    return "".join(sentences) + apart + table(*zip(*kept, strict=True))
+            sentences.append(f"- *{title}*: {usual}{''.join(others)}.\n")
+    if sentences:
+        sentences = ["In every store:\n\n", *sentences, "\n"]
+    return "".join(sentences) + table(*zip(*kept, strict=True))
 
 
 def page_of_tests(data: dict[str, Any]) -> str:

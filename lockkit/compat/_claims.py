@@ -199,8 +199,7 @@ def acquiring(
 
 
 def _may_be_short(request: Request) -> bool:
-    """Whether a waiter may have been handed less than its timeout without being told so: it is told
-    only if its timeout is longer than its last sign of life counts."""
+    """A waiter with a timeout of half a second or less is not told that it was handed less."""
     return request.mode is Mode.POLL and request.ttl <= alive_for(request.ttl)
 
 

@@ -53,24 +53,36 @@ class Nursery:
     def fork(self) -> Forked:
         orders, our_orders = os.pipe()
         our_replies, replies = os.pipe()
-        pid = self._ask(0, orders, replies)
-        for pipe in (orders, replies):
-            os.close(pipe)
-        return Forked(pid, os.fdopen(our_orders, "w"), os.fdopen(our_replies))
+        ours = os.fdopen(our_orders, "w"), os.fdopen(our_replies)
+        try:
+            return Forked(self._ask(0, orders, replies), *ours)
+        finally:
+            for pipe in (orders, replies):
+                os.close(pipe)
 
     def wait(self, pid: int) -> None:
         """Until this child has ended or stopped."""
         self._ask(pid)
 
+    @property
+    def is_closed(self) -> bool:
+        return self._socket.fileno() < 0
+
     def close(self) -> None:
         """It ends after its children."""
+        with contextlib.suppress(OSError):  # it is closed, or a forked child has it as well
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         self._process.wait()
 
     def _ask(self, number: int, *pipes: int) -> int:
         with self._asking:
-            socket.send_fds(self._socket, [number.to_bytes(PID_BYTES, "big")], pipes)
-            return self._answer()
+            try:
+                socket.send_fds(self._socket, [number.to_bytes(PID_BYTES, "big")], pipes)
+                return self._answer()
+            except BaseException:  # interrupted: the next one would take this one's answer
+                self._socket.close()
+                raise
 
     def _answer(self) -> int:
         answer = self._socket.recv(PID_BYTES)

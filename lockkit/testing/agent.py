@@ -115,7 +115,8 @@ class Agent:
         """Send SIGKILL, and wait for the end."""
         if self.alive:
             os.kill(self.pid, signal.SIGKILL)
-            self._nursery.wait(self.pid)
+            with contextlib.suppress(OSError):  # an interrupt has closed it
+                self._nursery.wait(self.pid)
         self._dismiss_reaper()
         self._reader.join()
         for pipe in (self._process.orders, self._process.replies):
@@ -166,6 +167,9 @@ class Crew:
 
     def take(self, number: int, api: Api) -> list[Agent]:
         """``count`` living agents, connected through this API."""
+        if self._nursery is not None and self._nursery.is_closed:
+            self.dismiss()
+            self._agents, self._nursery = [], None
         self._agents = [agent for agent in self._agents if agent.alive]
         self._nursery = self._nursery or Nursery(self.store)
         while len(self._agents) < number:

@@ -48,7 +48,7 @@ from lockkit.stores.zookeeper.nodes import guid_of
 from lockkit.stores.zookeeper.requests import Reply, join
 from lockkit.stores.zookeeper.session import Session
 from lockkit.testing.blocking import AnyClient, Api, BlockingClient, connect
-from lockkit.testing.conformance.base import SLACK, SOON, eventually
+from lockkit.testing.conformance.base import SLACK, SOON, at_least_once, eventually
 from lockkit.testing.conformance.steps import claim
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import ZooKeeperServer
@@ -248,13 +248,17 @@ def test_a_grant_whose_reply_is_read_late_is_confirmed_anew(
 def test_a_lease_after_a_pause_counts_from_what_was_sent_before_it(url: str) -> None:
     """A process that is stopped sends no pings."""
     ttl, paused = 4.0, 3.2
-    with lockkit.connect(url, ttl=ttl) as client:
-        with client.lock("stock"):
-            session, over = session_of(client, "stock"), threading.Event()
-        session.run(lambda: over.wait(paused) or over.set())
-        assert over.wait(SOON)
-        with client.lock("stock").acquire() as lease:
-            assert lease.remaining() <= ttl - paused or session.ended  # paused for longer
+
+    def counts_from_before() -> bool:
+        with lockkit.connect(url, ttl=ttl) as client:
+            with client.lock("stock"):
+                session, over = session_of(client, "stock"), threading.Event()
+            session.run(lambda: over.wait(paused) or over.set())
+            assert over.wait(SOON)
+            with client.lock("stock").acquire() as lease:
+                return lease.remaining() <= ttl - paused
+
+    at_least_once(counts_from_before)  # a machine that stalls pauses it for longer
 
 
 def test_an_operators_words_reach_the_holder(
@@ -348,22 +352,35 @@ def test_a_release_after_its_client_was_closed_connects_no_more(
     assert timeouts(server) == []
 
 
-@pytest.mark.parametrize("what", ["__init__", "create_socket_pair", "spawn"])
+NO_FILES = OSError(EMFILE, os.strerror(EMFILE))
+NO_THREADS = RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [
+        ("__init__", NO_FILES),
+        ("create_socket_pair", NO_FILES),
+        ("spawn", NO_FILES),
+        ("spawn", NO_THREADS),
+    ],
+)
 def test_a_session_that_cannot_be_begun_is_replaced(
-    locks: lockkit.LockClient, monkeypatch: pytest.MonkeyPatch, what: str
+    locks: lockkit.LockClient, monkeypatch: pytest.MonkeyPatch, what: str, error: Exception
 ) -> None:
     """The process had too many open files, or threads, at that moment."""
     with monkeypatch.context() as patched:
-        patched.setattr(Handler, what, Mock(side_effect=OSError(EMFILE, os.strerror(EMFILE))))
-        with pytest.raises(BackendUnavailable, match="Too many open files"):
+        patched.setattr(Handler, what, Mock(side_effect=error))
+        with pytest.raises(BackendUnavailable, match=r"Too many open files|start new thread"):
             locks.lock("stock").acquire()
     assert locks.lock("stock").acquire().release()
 
 
 def test_a_server_that_cannot_be_reached_takes_no_memory() -> None:
     """As long as it is away, each request waits for it, and is forgotten."""
-    with lockkit.connect("zookeeper://127.0.0.1:1/lockkit") as client:
-        for _ in range(5):
+    options = {"connect_timeout": 0.5}
+    with lockkit.connect("zookeeper://127.0.0.1:1/lockkit", options=options) as client:
+        for _ in range(3):
             with pytest.raises(BackendUnavailable, match="refused"):
                 client.lock("stock").acquire(timeout=0.01)
         (session,) = client._wire._sessions.values()  # type: ignore[attr-defined]

@@ -163,7 +163,7 @@ def refused(error: LockError) -> bool:
 
 
 def is_of_one(error: LockError) -> bool:
-    """Whether it says nothing of other requests."""
+    """Whether only this request was refused; others may succeed."""
     return refused(error) and not is_demoted(error.__cause__)
 
 

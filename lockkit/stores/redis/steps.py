@@ -130,6 +130,8 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
         if not self._replicas:
             return True
         (renewal,) = yield from self.extend([request])
+        if renewal.error is not None:
+            raise renewal.error
         return renewal.left is not None
 
     def _attempt(self, request: Request) -> Command:

@@ -71,12 +71,13 @@ class Sessions:
         self._remains: dict[Route, Remains] = {}
 
     def _forget(self) -> None:
-        """In a forked child: the connections are its parent's, to be neither used nor closed. They
-        end with the parent, so the child keeps no socket of theirs: nothing is in its place."""
+        """In a forked child: the connections are its parent's, to be neither used nor closed. The
+        server must hear of it when the parent dies: so the null device replaces their sockets."""
         with suppress(OSError), open(os.devnull, "rb") as nothing:
             for session in [*self._pinned.values(), *self._idle]:
                 if session.connection is not None and not session.connection.is_closed:
-                    os.dup2(nothing.fileno(), session.connection.descriptor, inheritable=False)
+                    with suppress(OSError):
+                        os.dup2(nothing.fileno(), session.connection.descriptor, inheritable=False)
         self._inherited += [self._pinned, self._idle]
         self._reset()
 

@@ -213,7 +213,7 @@ class Session:
                 raise BackendUnavailable("this thread or task is in another step of the same lease")
             if now() > until:
                 raise BackendUnavailable(f"others used the session for {seconds:g} s")
-            yield Park(place, LOOK_AGAIN)
+            yield Park(place, min(LOOK_AGAIN, max(until - now(), 0.0)))
 
     def _send(self, statement: Statement, *, waits: bool) -> Connection:
         self._waits = waits  # before: an interrupt may come after it is sent

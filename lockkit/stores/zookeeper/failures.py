@@ -48,7 +48,8 @@ def refused(error: Exception) -> BackendError:
 def unreachable(reason: BaseException | None) -> BackendUnavailable:
     """No session could be made in time."""
     silence = "no answer in time" + ", or none of its hosts has an address" * (reason is None)
-    why = getattr(reason, "strerror", None) or silence
+    no_thread = str(reason) if isinstance(reason, RuntimeError) else ""
+    why = getattr(reason, "strerror", None) or no_thread or silence
     found = BackendUnavailable(f"ZooKeeper cannot be reached: {why}{tls_remedy(why)}")
     found.__cause__ = reason or driver.ConnectionLoss()
     return found

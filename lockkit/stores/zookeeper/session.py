@@ -242,7 +242,8 @@ class Session:
         return read, connect
 
     def _submitting(self, *request: Any) -> None:
-        """Replaces kazoo's step, which sends requests and pings. It may be paused in it."""
+        """Replaces kazoo's step, which sends requests and pings. The moment is taken before: the
+        process may be paused in it."""
         moment = now()
         if not self._signs or moment - self._signs[-1] >= self.timeout / SIGNS:
             self._signs.append(moment)

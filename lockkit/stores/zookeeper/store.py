@@ -90,7 +90,7 @@ class ZooKeeperStore(
         node = self._node(request)
         if node is not None and node.session is not None and node.session.is_over:
             self._bury(request)
-            return Release.ABSENT  # after close(), nobody would end the session that says more
+            return Release.ABSENT  # after close(): to learn more would open a session anew
         if node is None or not (node.path or node.is_over):
             node = yield from self.find(request)
         if node is None or node.is_over:
