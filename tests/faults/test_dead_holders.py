@@ -32,6 +32,7 @@ FORK = """\
 import ctypes, os, sys, time, lockkit
 locks = lockkit.connect(sys.argv[1], ttl=600)
 lease = locks.lock("parents").acquire()
+sys.setswitchinterval(600)  # a child forked in C would wait for whoever has asked for the GIL
 fork = ctypes.PyDLL(None).fork if sys.argv[2] == "c" else os.fork
 if fork() == 0:
     lease.release()
@@ -44,6 +45,7 @@ BOTH = """\
 import ctypes, os, sys, lockkit
 locks = lockkit.connect(sys.argv[1], ttl=600)
 locks.lock("before").acquire().release()
+sys.setswitchinterval(600)  # a child forked in C would wait for whoever has asked for the GIL
 fork = ctypes.PyDLL(None).fork if sys.argv[2] == "c" else os.fork
 told, tells = os.pipe()
 child = fork()
@@ -62,6 +64,7 @@ import ctypes, os, sys, lockkit
 locks = lockkit.connect(sys.argv[1])
 locks.lock("before").acquire().release()
 parents = locks._wire._connections._idle[-1]
+sys.setswitchinterval(600)  # a child forked in C would wait for whoever has asked for the GIL
 fork = ctypes.PyDLL(None).fork if sys.argv[2] == "c" else os.fork
 if (child := fork()) == 0:
     locks.inspect("before")
@@ -78,6 +81,7 @@ async def visit():
     async with locks.lock("before"):
         print("inside", flush=True)
 asyncio.run(visit())
+sys.setswitchinterval(600)  # a child forked in C would wait for whoever has asked for the GIL
 fork = ctypes.PyDLL(None).fork if sys.argv[2] == "c" else os.fork
 if (child := fork()) == 0:
     asyncio.run(visit())
@@ -93,6 +97,7 @@ named = locks.lock("named", reentrant=True, owner="us")
 written = locks.rwlock("written").write()
 leases = [lock.acquire() for lock in (entered, entered, named, written)]
 outer, inner, of_us, writers = leases
+sys.setswitchinterval(600)  # a child forked in C would wait for whoever has asked for the GIL
 fork = ctypes.PyDLL(None).fork if sys.argv[2] == "c" else os.fork
 if (child := fork()) == 0:
     try:

@@ -214,6 +214,7 @@ def test_nor_does_a_child_that_was_forked_in_c_and_only_ends(holding: str, redis
 import ctypes, os, lockkit
 from lockkit.runtime import process
 process.EXIT_SECONDS = 2 * {SOON}
+sys.setswitchinterval(600)  # in the child, nobody would take the GIL that a thread has asked for
 child = ctypes.PyDLL(None).fork()
 if not child:
     sys.exit()
