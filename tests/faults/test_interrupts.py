@@ -254,7 +254,7 @@ class TestWaits:
 
             def wait() -> None:
                 with pytest.raises(lockkit.AcquireTimeout):
-                    client.lock("held").acquire(10 * MOMENT)
+                    client.lock("held").acquire(50 * MOMENT)  # also while the machine stalls
 
             return wait
 
