@@ -125,8 +125,8 @@ at the end of ``by_tls``, where the warnings are ignored."""
 
 @contextmanager
 def by_tls() -> Iterator[None]:
-    """redis-py reads all that the machine trusts, for 16 ms of CPU, for each connection: here that
-    is nothing."""
+    """redis-py reads all that the machine trusts, for 16 ms of CPU, for each connection: here the
+    directory of it is nothing, as the file is in all tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SSL_CERT_DIR", os.devnull)
         yield

@@ -114,6 +114,13 @@ def test_they_exclude_one_another(
     cache.client.get_client().connection_pool.disconnect()
 
 
+def _is_passed_on_promptly(theirs: Any, waiting: Callable[[], lockkit.Lease]) -> bool:
+    released = time.monotonic()
+    theirs.release()
+    waiting().release()
+    return time.monotonic() - released < PROMPT / 2
+
+
 def test_a_waiter_notices_soon_that_another_client_releases(
     locks: lockkit.LockClient, other: redis.Redis
 ) -> None:
@@ -122,10 +129,7 @@ def test_a_waiter_notices_soon_that_another_client_releases(
         assert theirs.acquire()
         waiting = _in_thread(lambda: locks.lock(NAME, timeout=SOON).acquire())
         eventually(lambda: _waiters(locks) == 1)
-        released = time.monotonic()
-        theirs.release()
-        waiting().release()
-        return time.monotonic() - released < PROMPT / 2
+        return _is_passed_on_promptly(theirs, waiting)
 
     at_least_once(promptly)
 
@@ -145,10 +149,7 @@ def test_the_dead_before_a_waiter_are_forgotten_while_another_client_holds_it(
             eventually(lambda: _waiters(locks) == 2)
             first.kill()
         eventually(lambda: _waiters(locks) == 1)
-        released = time.monotonic()
-        theirs.release()
-        waiting().release()
-        return time.monotonic() - released < PROMPT / 2
+        return _is_passed_on_promptly(theirs, waiting)
 
     at_least_once(promptly)
 
