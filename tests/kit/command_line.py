@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from lockkit.leases.client import LockClient
 from lockkit.model.types import Mode, Owner, Request
 from lockkit.operate.commands import ClientFactory, run
+from lockkit.testing.servers.base import free_port
 
 DEADLINE = 10.0
 
@@ -101,11 +102,7 @@ def until(fact: Callable[[], object]) -> None:
 
 def dead_port() -> int:
     """Where nobody listens."""
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
+    return free_port()
 
 
 def without(text: str, parts: Sequence[str]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import math
 import sys
 import threading
 from collections import Counter
@@ -10,6 +12,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from garbage import collected
+
 import lockkit
 
 ROOT = Path(lockkit.__file__).parent.parent
@@ -17,7 +21,8 @@ PACKAGES = ("lockkit", "lockkit_django", "lockkit_flask")
 
 
 def files_entered(call: Callable[[], Any]) -> Counter[str]:
-    """How often a function of each file is called, in this thread and in those that it starts."""
+    """How often a function of each file is called, in this thread and in those that it starts. A
+    finalizer of something else's is none of them."""
     found: Counter[str] = Counter()
 
     def note(frame: FrameType, event: str, _: Any) -> None:
@@ -27,6 +32,9 @@ def files_entered(call: Callable[[], Any]) -> Counter[str]:
             if name.parts[0] in PACKAGES:
                 found[str(name)] += 1
 
+    collected()
+    collects = gc.isenabled()
+    gc.disable()
     threading.setprofile(note)
     sys.setprofile(note)
     try:
@@ -34,6 +42,8 @@ def files_entered(call: Callable[[], Any]) -> Counter[str]:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
+        if collects:
+            gc.enable()
     return found
 
 
@@ -41,3 +51,8 @@ def calls_of_ours(call: Callable[[], Any]) -> int:
     """How many functions of ours it calls, after one call for warming up."""
     call()
     return files_entered(call).total()
+
+
+def is_calm(client: lockkit.LockClient) -> bool:
+    """Its watchdog, which the first lock has started, sleeps: the next one need not wake it."""
+    return 0 < client._watchdog._schedule._wake_at < math.inf

@@ -34,7 +34,7 @@ async def hold(_: str) -> str:
 
 
 async def wait(number: str) -> str:
-    async with locks.lock(NAME, timeout=20) as lease:
+    async with locks.lock(NAME, timeout=120) as lease:
         served.append(number)
         lease.check()
     return number

@@ -19,6 +19,7 @@ from django.core.management import call_command
 from django.db import connections
 from django.db.backends.postgresql.base import DatabaseWrapper
 from django.db.backends.signals import connection_created
+from django.db.backends.utils import CursorWrapper
 from django.db.utils import ConnectionDoesNotExist, load_backend
 from django.test import override_settings
 from django_pairs import Proxied, requests_of_pairs
@@ -47,7 +48,7 @@ def unblocked(django_db_blocker: pytest_django.DjangoDbBlocker) -> Iterator[None
 @pytest.fixture
 def database(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """A PostgreSQL alias without tables, with a pool of one connection."""
-    database = postgresql(postgres_url, pool={"min_size": 1, "max_size": 1, "timeout": 1})
+    database = postgresql(postgres_url, pool={"min_size": 1, "max_size": 1, "timeout": 30})
     monkeypatch.setitem(connections.settings, "orders", complete(database))
     yield database
     connections["orders"].close()
@@ -196,6 +197,7 @@ def test_a_killed_connection_is_opened_again(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
+        eventually(lambda: backends(cursor) == 1)
     assert client.lock("a").try_acquire() is None
     lease.extend()
     assert lease.release()
@@ -222,6 +224,12 @@ def test_waiters_hear_from_wherever_the_settings_lead(
     finally:
         client.close()
         postgres_server.drop_database(elsewhere)
+
+
+def backends(cursor: CursorWrapper) -> int:
+    """Of this database."""
+    cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+    return int(cursor.fetchone()[0])
 
 
 def listens(server: PostgresServer, database: str) -> bool:

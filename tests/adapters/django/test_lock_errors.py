@@ -38,7 +38,7 @@ async def by_hand_async(request: HttpRequest) -> HttpResponse:
 
 
 def waits(request: HttpRequest) -> HttpResponse:
-    with locks["default"].lock(NAME, timeout=0.05):
+    with locks["default"].lock(NAME, timeout=1):
         return HttpResponse("got it")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from typing import Any
 
@@ -12,6 +11,7 @@ from django.test import RequestFactory
 from django.utils.decorators import method_decorator
 from django.views import View
 from entered import calls_of_ours
+from garbage import collected
 
 from lockkit_django import lock_view, locks
 
@@ -76,5 +76,5 @@ def test_a_lock_view_that_a_request_makes_ends_with_it() -> None:
     view = OfRequest.as_view()
     for _ in range(10):
         assert view(RequestFactory().get("/stock/42"), sku="42").status_code == 200
-    gc.collect()
+    collected()
     assert [each() for each in seen] == [None] * 10

@@ -447,7 +447,7 @@ def test_the_view_can_ask_for_its_lease(app: Flask) -> None:
 
 def test_a_lost_lease_is_an_error_and_not_a_success(app: Flask) -> None:
     @app.post("/")
-    @lock_view("a", ttl=0.1)
+    @lock_view("a", ttl=1)
     def view() -> str:
         lease = current_lease()
         assert locks["default"].break_("a", fence=lease.fencing_token)

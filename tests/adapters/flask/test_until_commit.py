@@ -699,11 +699,11 @@ def renewed(shop: Flask, monkeypatch: pytest.MonkeyPatch) -> dict[str, Event]:
 def test_a_second_one_after_a_read_joins_the_transaction(
     context: Flask, at_release: list[int], renewed: dict[str, Event]
 ) -> None:
-    with locks["default"].lock("stock:1", until="commit", ttl=1) as first:
+    with locks["default"].lock("stock:1", until="commit", ttl=6) as first:
         user = db.session.get(User, 1)
         assert user is not None
         left = user.seen
-        with locks["default"].lock("stock:2", until="commit", ttl=1) as second:
+        with locks["default"].lock("stock:2", until="commit", ttl=6) as second:
             user.seen = left - 1
             db.session.add(Order(name="x"))
     for event in renewed.values():
@@ -722,7 +722,7 @@ def test_a_second_one_after_a_read_is_renewed_if_the_first_was_released(
     with locks["default"].lock("stock:1", until="commit"):
         pass
     db.session.get(User, 1)
-    with locks["default"].lock("stock:2", until="commit", ttl=1) as second:
+    with locks["default"].lock("stock:2", until="commit", ttl=6) as second:
         assert renewed["stock:2"].wait(30)
         db.session.add(Order(name="x"))
     db.session.commit()

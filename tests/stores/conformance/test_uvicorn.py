@@ -51,7 +51,7 @@ def _answers(port: int) -> bool:
 
 
 def get(port: int, path: str) -> str:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=150)
     try:
         connection.request("GET", path)
         return connection.getresponse().read().decode()

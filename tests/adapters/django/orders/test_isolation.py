@@ -281,13 +281,14 @@ def test_a_claim_that_waited_in_vain_leaves_the_connection_as_it_was(
 
 def test_of_a_deadlock_one_is_told_to_repeat_and_is_done_then(send: Any) -> None:
     one, two = (Sale.objects.using("orders").create(sku="").pk for _ in range(2))
-    futures = [send(f"crosses/{one}/{two}", "A-1"), send(f"crosses/{two}/{one}", "A-2")]
+    ways = f"crosses/{one}/{two}", f"crosses/{two}/{one}"
+    futures = [send(ways[0], "A-1"), send(ways[1], "A-2")]
     answers = [future.result(SECONDS) for future in futures]
     assert sorted(answer.status_code for answer in answers) == [201, 503]
     (victim,) = (i for i, answer in enumerate(answers) if answer.status_code == 503)
     assert answers[victim].json()["code"] == "order-not-saved"
     assert int(answers[victim]["Retry-After"]) >= 1
-    again = buy(("crosses/1/2", "crosses/2/1")[victim], f"A-{victim + 1}")
+    again = buy(ways[victim], f"A-{victim + 1}")
     assert (again.status_code, REPLAYED in again) == (201, False)
 
 

@@ -10,9 +10,11 @@ from database_settings import complete, postgresql
 from django.db import connections
 from django.test import Client, override_settings
 from django_project.shop.models import Sale
-from entered import ROOT, files_entered
+from entered import ROOT, files_entered, is_calm
 from orders_django import elsewhere
 
+from lockkit.testing.conformance.base import eventually
+from lockkit_django import locks
 from lockkit_django.models import OrderRecord
 
 MOST_FILES = 30
@@ -51,6 +53,7 @@ def test_a_first_order_goes_through_few_files_of_ours() -> None:
         assert response.status_code == 201
 
     buy("warm-up")
+    eventually(lambda: is_calm(locks["default"]))
     entered = files_entered(lambda: buy("first"))
     assert OrderRecord.objects.using("orders").count() == 2
     assert len(entered) <= MOST_FILES, sorted(entered)
