@@ -57,7 +57,7 @@ class Store:
 @pytest.fixture
 def store() -> Iterator[Store]:
     with five_nodes(count=3) as servers:
-        backend = Steps(load_store(settings_from_url(servers.url(), ttl=600)))
+        backend = Steps(load_store(settings_from_url(servers.url(socket_timeout=30), ttl=600)))
         nodes = [server.client() for server in servers]
         yield Store(backend, nodes)
         for node in nodes:

@@ -118,7 +118,7 @@ def test_with_an_old_libpq_too_a_waiter_that_gives_up_leaves_the_queue(
         client.perform(client.store.release(waiting._replace(queued=True)))
         assert not server.waiters()
     granted(client, claim("a"))
-    assert server.pids() == sessions
+    eventually(lambda: server.pids() == sessions)  # without the one that has cancelled
 
 
 @pytest.mark.parametrize("server", [GET_LOCK, MARIADB_ROW], indirect=True, ids=lambda k: k.name)

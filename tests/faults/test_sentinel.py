@@ -12,7 +12,7 @@ from typing import Any, Self
 import pytest
 import redis
 from redis import sentinel
-from redis_family import HOST, SERVICE, SOON, SentinelGroup, until
+from redis_family import CALM, HOST, SERVICE, SOON, SentinelGroup, until
 
 import lockkit
 from lockkit.model.clock import now
@@ -116,6 +116,7 @@ def test_the_master_is_killed(
     assert lost.release() is False
 
     group.demotes_nobody()
+    group.fail_over_after(CALM)
     group.master.start()
     assert is_master(group.master)
     with lockkit.connect(group.url) as newcomer:

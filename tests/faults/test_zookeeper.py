@@ -55,7 +55,8 @@ class Clients:
         self._stack = stack
 
     def __call__(self, url: str, ttl: float = LONG, **options: float) -> AnyClient:
-        client = connect(self._api, url, ttl=ttl, options={**PATIENT, **options})
+        options = {**PATIENT, **options}
+        client = connect(self._api, url, ttl=ttl, acquire_timeout=2 * LONG, options=options)
         self._stack.callback(client.stop if isinstance(client, BlockingClient) else client.close)
         return client
 
@@ -166,6 +167,7 @@ def test_a_broken_connection_makes_a_lease_unknown_at_once(
     server = ensemble.members[0]
     with FaultProxy("127.0.0.1", server.port) as proxy:
         client = clients(url_of(proxy), connect_timeout=1.0)
+        eventually(partial(works, client, f"{name}:first"))
 
         def as_it_should() -> bool:
             lease, started = client.lock(name).acquire(), now()
@@ -187,6 +189,7 @@ def test_a_client_that_is_cut_off_gives_up_before_another_is_granted(
     with FaultProxy("127.0.0.1", server.port) as proxy:
         far = clients(url_of(proxy), ttl=TTL, connect_timeout=1.0)
         near = clients(ensemble.url, ttl=TTL)
+        eventually(partial(works, far, f"{name}:first"))
         lease = far.lock(name).acquire()
         proxy.half_open()
         follow(near, name, lease)
@@ -204,15 +207,15 @@ def test_a_server_that_is_cut_off_with_its_clients(
     member = leader if which == "leader" else linked.others(leader)[0]
     far = clients(linked.url_of([member]), ttl=TTL, connect_timeout=1.0)
     near = clients(linked.url_of(linked.others(member)), ttl=TTL)
-    lease = far.lock(name).acquire()
-    eventually(partial(lease_is_renewed, lease, now()))
+    eventually(partial(works, far, f"{name}:first"))
+    lease = eventually(partial(renewed, far, name))
     linked.cut_off(member)
     try:
         if which == "leader":  # the others wait for its syncLimit before they elect another one
             eventually(lambda: lease.lost)
-            assert "Mode: leader" in member.ask("srvr")
+            assert "Mode: leader" in eventually(lambda: member.ask("srvr"))
             # If it led on after this, it might never commit what was confirmed to it in vain.
-            eventually(lambda: "Mode: leader" not in member.ask("srvr"))
+            eventually(lambda: "Mode: leader" not in (member.ask("srvr") or "Mode: leader"))
         else:
             follow(near, name, lease)
     finally:
@@ -244,9 +247,11 @@ def follow(near: AnyClient, name: str, lease: AnyLease) -> None:
             lease.check()
 
 
-def lease_is_renewed(lease: AnyLease, since: float) -> bool:
-    lease.check()
-    return now() - since > TTL
+def renewed(client: AnyClient, name: str) -> AnyLease | None:
+    """A lease that has been held for longer than its TTL; none, if the machine has stalled."""
+    lease, started = client.lock(name).acquire(), now()
+    eventually(lambda: lease.lost or now() - started > TTL)
+    return None if lease.lost else lease
 
 
 def works(client: AnyClient, name: str) -> bool:

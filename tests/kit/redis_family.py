@@ -336,7 +336,7 @@ class ClusterGroup:
             master.resume()
 
     def fail_over_after(self, milliseconds: int) -> None:
-        for node in self.nodes:
+        for node in filter(lambda node: node.is_running, self.nodes):
             with node.client() as client:
                 client.config_set("cluster-node-timeout", milliseconds)
 

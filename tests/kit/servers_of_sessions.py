@@ -307,6 +307,7 @@ class Kind(NamedTuple):
             found = self.made(server, url)
             found.admin = admin
             with_table(found.url)
+            eventually(lambda: not found.pids())
             yield found
             found.restore()
 
