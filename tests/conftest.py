@@ -19,6 +19,7 @@ from typing import Protocol, TypeVar
 import pytest
 from costs import Meter, slowest_files
 from databases import empty_database
+from hypothesis import HealthCheck, settings
 from selection import needs_redis_at_most, takes_long, turn
 
 from lockkit.testing.proxy import FaultProxy
@@ -41,6 +42,9 @@ METER = Meter()
 # Tests connect to their own servers only. Reading the system's certificates takes PyMySQL 30 ms for
 # each connection. A test of what is trusted by default sets its own.
 os.environ["SSL_CERT_FILE"] = os.devnull
+
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 SomeServer = TypeVar("SomeServer", bound=Server)
 

@@ -22,7 +22,9 @@ def test_every_block_runs() -> None:
     names: dict[str, Any] = {}
     with five_nodes() as nodes:
         for block in blocks:
-            here = block.replace(NODES, nodes.url().partition("://")[2])
+            here = block.replace(
+                NODES, nodes.url(socket_timeout=5, socket_connect_timeout=5).partition("://")[2]
+            )
             exec(compile(here, "docs/redlock.md", "exec"), names)
     settings = read_settings(names["LOCKKIT"], default_location="memory://", environ={})
     store = load_store(settings["default"])

@@ -56,7 +56,7 @@ def test_the_log_names_it_once(locks: lockkit.LockClient, heard: Heard) -> None:
     locks.lock("nightly", label="import").acquire()
     collected()
     assert heard.said.wait(SOON)
-    with locks.lock("nightly", timeout=SOON):
+    with locks.lock("nightly", ttl=SOON, timeout=SOON):
         collected()
     ((line, thread),) = heard.lines
     assert line.startswith("the lease on 'nightly' was never released")
@@ -81,7 +81,7 @@ def test_what_is_released_or_lost_is_not_called_dropped(
     assert told.wait(SOON)
     del lost
     locks.lock("released").acquire().release()
-    with locks.lock("block"):
+    with locks.lock("block", ttl=SOON):
         pass
     collected()
     locks.lock("nightly").acquire()
@@ -91,7 +91,7 @@ def test_what_is_released_or_lost_is_not_called_dropped(
 
 
 def test_a_lease_that_others_share_is_not_ended(locks: lockkit.LockClient, heard: Heard) -> None:
-    lock = locks.lock("stock", reentrant=True)
+    lock = locks.lock("stock", reentrant=True, ttl=SOON)
     with lock as outer:
         lock.acquire()
         collected()

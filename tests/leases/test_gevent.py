@@ -107,7 +107,7 @@ print(sum(greenlet.value for greenlet in greenlets))
 def test_a_greenlet_that_computes_is_told(url: str) -> None:
     program = """
 stop = threading.Event()
-with locks.lock("lost", ttl=1.0) as short:
+with locks.lock("lost", ttl=60) as short:
     locks._watchdog.unwatch(short._hold)
 lease = locks.lock("lost", ttl=60, on_lost=lambda lease: stop.set()).acquire()
 locks.break_("lost", fence=lease.fencing_token)

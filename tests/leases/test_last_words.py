@@ -126,7 +126,7 @@ def test_who_broke_it_and_why(client: LockClient) -> None:
     assert re.fullmatch(r"\S+@\S+:\d+ uid=\d+( sudo_user=\S+)?: ticket 7", words.broken_by)
     shown = locks(client, "show", "x").out
     assert shown.startswith("x is free in ")
-    assert re.search(r"reason: +an operator released it 0s ago: .* ticket 7\n", shown)
+    assert re.search(r"reason: +an operator released it \ds ago: .* ticket 7\n", shown)
     again = locks(client, "release", "x", "--yes")
     assert again.status == 1
     assert again.err.startswith("nothing to release: x is free in ")
@@ -233,7 +233,7 @@ def test_what_nobody_has_asked_for_since_is_told_on_disk_too(tmp_path: Path) -> 
     assert list(client.holders()) == []
     found = [*client.last_words("x"), *client.last_words()]
     assert [info.name for info in found] == ["x", "x"]
-    assert "expired 660s ago" in locks(client, "show", "x").out
+    assert re.search(r"expired 66\ds ago", locks(client, "show", "x").out)
     assert fence > (found[0].fence or 0)
     client.close()
 
@@ -279,7 +279,7 @@ signal.pause()
 def holder(tmp_path: Path) -> Iterator[tuple[LockClient, subprocess.Popen[bytes]]]:
     url = f"sqlite:///{tmp_path}/locks.sqlite3"
     client = lockkit.connect(url)
-    command = [sys.executable, "-c", PROGRAM, url, "0.6"]
+    command = [sys.executable, "-c", PROGRAM, url, "2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as running:
         assert running.stdout is not None
         running.stdout.readline()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import sys
 import threading
@@ -256,6 +257,7 @@ class TestWithThreads:
         """Who takes and gives back again and again is told for nothing more."""
         lock = locks.lock("a", on_lost=Told())
         lock.acquire().release()
+        eventually(lambda: locks._watchdog._notices._deadlines._wake_at < math.inf)
         woken: list[None] = []
         locks._watchdog._notices._hurry = lambda: woken.append(None)  # type: ignore[method-assign]
         for _ in range(100):

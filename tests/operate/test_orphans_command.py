@@ -90,7 +90,7 @@ def test_the_store_keeps_who_resolved_it_and_why(how: str, client: LockClient) -
     (words,) = client.last_words(order.lock_name)
     assert (words.fence, words.owner) == (orphan.fence, orphan.owner)
     shown = locks(client, "show", order.lock_name).out
-    why = rf"reason: +an operator resolved it as {how} 0s ago: \S+@\S+:\d+ uid=\d+.*: ticket 7\n"
+    why = rf"reason: +an operator resolved it as {how} \ds ago: \S+@\S+:\d+ uid=\d+.*: ticket 7\n"
     assert re.search(why, shown)
 
 

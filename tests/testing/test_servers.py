@@ -22,6 +22,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from lockkit.testing._ports import free_port
+from lockkit.testing.conformance.base import eventually
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import (
     MariaDBServer,
@@ -285,6 +286,7 @@ class TestProxy:
             connection.sendall(b"PING\r\n")
             with pytest.raises(TimeoutError):
                 connection.recv(1)
+            eventually(lambda: any(link.swallowed for link in faulty._open_links()))
             connection.settimeout(SECONDS)
             faulty.half_open(False)
             with pytest.raises(ConnectionResetError):

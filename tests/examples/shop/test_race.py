@@ -41,7 +41,7 @@ def group(kind: type[SentinelGroup | ClusterGroup]) -> Iterator[str]:
 @contextmanager
 def redlock() -> Iterator[str]:
     with five_nodes() as nodes:
-        yield nodes.url()
+        yield nodes.url(socket_timeout=5, socket_connect_timeout=5)
 
 
 @contextmanager
