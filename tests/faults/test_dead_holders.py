@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from command_line import hold, until
+from forking import IN_C
 
 import lockkit
 from lockkit.leases.client import LockClient
@@ -28,12 +29,12 @@ lease = locks.lock(sys.argv[2]).acquire()
 print("held", flush=True)
 time.sleep(600)
 """
-FORK = """\
-import ctypes, os, sys, time, lockkit
+FORK = f"""\
+{IN_C}
+import os, sys, time, lockkit
 locks = lockkit.connect(sys.argv[1], ttl=600)
 lease = locks.lock("parents").acquire()
-sys.setswitchinterval(600)  # a child forked in C would wait for whoever has asked for the GIL
-fork = ctypes.PyDLL(None).fork if sys.argv[2] == "c" else os.fork
+fork = fork_in_c if sys.argv[2] == "c" else os.fork
 if fork() == 0:
     lease.release()
     lease = locks.lock("childs").acquire()
@@ -41,12 +42,12 @@ if fork() == 0:
 time.sleep(600)
 """
 
-BOTH = """\
-import ctypes, os, sys, lockkit
+BOTH = f"""\
+{IN_C}
+import os, sys, lockkit
 locks = lockkit.connect(sys.argv[1], ttl=600)
 locks.lock("before").acquire().release()
-sys.setswitchinterval(600)  # a child forked in C would wait for whoever has asked for the GIL
-fork = ctypes.PyDLL(None).fork if sys.argv[2] == "c" else os.fork
+fork = fork_in_c if sys.argv[2] == "c" else os.fork
 told, tells = os.pipe()
 child = fork()
 if child == 0:
@@ -59,13 +60,13 @@ os.waitpid(child, 0)
 lease.release()
 """
 
-READS = """\
-import ctypes, os, sys, lockkit
+READS = f"""\
+{IN_C}
+import os, sys, lockkit
 locks = lockkit.connect(sys.argv[1])
 locks.lock("before").acquire().release()
 parents = locks._wire._connections._idle[-1]
-sys.setswitchinterval(600)  # a child forked in C would wait for whoever has asked for the GIL
-fork = ctypes.PyDLL(None).fork if sys.argv[2] == "c" else os.fork
+fork = fork_in_c if sys.argv[2] == "c" else os.fork
 if (child := fork()) == 0:
     locks.inspect("before")
     print(locks._wire._connections._idle[-1] is parents)
@@ -73,32 +74,32 @@ if (child := fork()) == 0:
 os.waitpid(child, 0)
 """
 
-LOOPS = """\
-import asyncio, ctypes, os, sys
+LOOPS = f"""\
+{IN_C}
+import asyncio, os, sys
 from lockkit import aio
 locks = aio.connect(sys.argv[1])
 async def visit():
     async with locks.lock("before"):
         print("inside", flush=True)
 asyncio.run(visit())
-sys.setswitchinterval(600)  # a child forked in C would wait for whoever has asked for the GIL
-fork = ctypes.PyDLL(None).fork if sys.argv[2] == "c" else os.fork
+fork = fork_in_c if sys.argv[2] == "c" else os.fork
 if (child := fork()) == 0:
     asyncio.run(visit())
     os._exit(0)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
-FIRST = """\
-import ctypes, os, sys, lockkit
+FIRST = f"""\
+{IN_C}
+import os, sys, lockkit
 locks = lockkit.connect(sys.argv[1], ttl=600)
 entered = locks.lock("entered", reentrant=True)
 named = locks.lock("named", reentrant=True, owner="us")
 written = locks.rwlock("written").write()
 leases = [lock.acquire() for lock in (entered, entered, named, written)]
 outer, inner, of_us, writers = leases
-sys.setswitchinterval(600)  # a child forked in C would wait for whoever has asked for the GIL
-fork = ctypes.PyDLL(None).fork if sys.argv[2] == "c" else os.fork
+fork = fork_in_c if sys.argv[2] == "c" else os.fork
 if (child := fork()) == 0:
     try:
         print(eval(sys.argv[3]))

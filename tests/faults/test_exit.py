@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from forking import IN_C
 
 import lockkit
 from lockkit.testing.conformance.base import eventually
@@ -210,12 +211,11 @@ def test_nor_does_a_child_that_was_forked_in_c_and_only_ends(holding: str, redis
     """Python hears nothing of such a fork. Nor does the child wait for its parent's threads."""
     held = HOLDING_IN_A_LOOP if holding == "loop" else HOLDING
     patch = "from gevent import monkey\nmonkey.patch_all()\n" if holding == "gevent" else ""
-    program = f"""{patch}{held}
-import ctypes, os, lockkit
+    program = f"""{patch}{held}{IN_C}
+import os, lockkit
 from lockkit.runtime import process
 process.EXIT_SECONDS = 2 * {SOON}
-sys.setswitchinterval(600)  # in the child, nobody would take the GIL that a thread has asked for
-child = ctypes.PyDLL(None).fork()
+child = fork_in_c()
 if not child:
     sys.exit()
 os.waitpid(child, 0)

@@ -10,6 +10,18 @@ from collections.abc import Callable
 
 from lockkit.testing.conformance.base import eventually
 
+IN_C = """\
+import ctypes, sys, time
+def fork_in_c(fork=ctypes.PyDLL(None).fork):
+    def places():
+        return {thread: (at.f_code, at.f_lasti) for thread, at in sys._current_frames().items()}
+    while (before := places()) != (time.sleep(0.2), places())[1]:
+        pass
+    return fork()
+"""
+"""Of a program. Python hears nothing of such a fork: if a thread asks for the GIL meanwhile, the
+child hangs when it lets go of the GIL. So all other threads must sleep."""
+
 
 def in_child(work: Callable[[], object]) -> None:
     """Fork, and see that the child comes through ``work``."""
