@@ -78,6 +78,24 @@ def start(*argv: str, url: str, **environment: str) -> subprocess.Popen[str]:
     )
 
 
+PROGRAM = """
+import pathlib, re, sys
+from lockkit.__main__ import main
+assert main(["locks", *sys.argv[1:]]) == 0
+most = re.search(r"VmHWM:\\s+(\\d+) kB", pathlib.Path("/proc/self/status").read_text())
+print(most[1], file=sys.stderr)
+"""
+"""What the system says of a child that has ended is also of the process that it was forked from."""
+
+
+def listed(url: str, *argv: str) -> tuple[int, int]:
+    """Lines, and the bytes that the process had in memory at most."""
+    command = [sys.executable, "-c", PROGRAM, *argv]
+    environment = {**os.environ, "LOCKKIT_URL": url}
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return shown.stdout.count("\n"), int(shown.stderr) * 1024
+
+
 def locks_process(*argv: str, url: str, **environment: str) -> Result:
     process = start(*argv, url=url, **environment)
     out, err = process.communicate(timeout=DEADLINE)

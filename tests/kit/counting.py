@@ -14,10 +14,14 @@ from typing import Any
 import redis
 
 COUNTER, NAME = "count", "stock:42"
+READY, BOTH = "ready", 2
 
 
 def main(url: str, release: str, cycles: int) -> None:
     client = redis.Redis.from_url(url, socket_timeout=10)
+    client.incr(READY)
+    while int(client.get(READY)) < BOTH:
+        time.sleep(0.001)
     for _ in range(cycles):
         with lock(url, client, release):
             count = int(client.get(COUNTER) or 0)

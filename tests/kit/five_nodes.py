@@ -88,6 +88,6 @@ def five_nodes(
 
 
 def _url(head: str, ports: list[Any], query: dict[str, object]) -> str:
-    query = {"restart_delay": 0, **query}
+    query = {"restart_delay": 0, "socket_timeout": 3, **query}
     words = "&".join(f"{key}={value}" for key, value in query.items())
     return f"{head}{','.join(f'127.0.0.1:{port}' for port in ports)}/0?{words}"

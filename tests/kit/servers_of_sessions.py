@@ -17,7 +17,7 @@ from databases import administrator, empty_database
 
 import lockkit
 from lockkit.stores.sessions.dialects import Dialect
-from lockkit.stores.sessions.mysql_dialects import GetLock, MySQLRow
+from lockkit.stores.sessions.mysql_dialects import FOREVER, GetLock, MySQLRow
 from lockkit.stores.sessions.postgres_dialects import PostgresAdvisory, PostgresRow
 from lockkit.testing.conformance.base import eventually
 
@@ -175,7 +175,6 @@ class Row(Postgres):
 
 class MariaDB(SessionServer):
     finds = b"and host = '"
-    waiting = "command = 'Query'"
     idling = (
         "idle_transaction_timeout",
         "idle_readonly_transaction_timeout",
@@ -259,6 +258,7 @@ class MariaDB(SessionServer):
 class GetLocks(MariaDB):
     name = "MariaDB advisory"
     takes = b"get_lock("
+    waiting = f"command = 'Query' and info like '%get_lock(%, {FOREVER})'"
 
     def locked(self, names: list[str]) -> list[int]:
         """The sessions that have these names."""
@@ -278,6 +278,7 @@ class GetLocks(MariaDB):
 class MariaDBRow(MariaDB):
     name = "MariaDB row"
     takes = b"skip locked"
+    waiting = "command = 'Query' and info like '% for update'"
     hears_of_dead_waiters = False
 
     def dialect(self) -> Dialect:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from lockkit.engine.effects import Step
 from lockkit.model.types import LockInfo, Request
 from lockkit.runtime.run import run
 
-__all__ = ["Steps"]
+__all__ = ["Steps", "rest_of"]
 
 
 class Steps:
@@ -35,3 +36,12 @@ class Steps:
 
     def close(self) -> None:
         self.wire.close()
+
+
+def rest_of(step: Step[Any], reply: Any) -> Step[Any]:
+    """The same step from there on."""
+    try:
+        while True:
+            reply = yield step.send(reply)
+    except StopIteration as ended:
+        return ended.value

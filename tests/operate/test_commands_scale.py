@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+from command_line import listed
 
 import lockkit
 from lockkit.leases.client import LockClient
@@ -88,28 +86,10 @@ def test_the_first_page_takes_a_few_requests(proxied: tuple[LockClient, FaultPro
 
 @pytest.mark.timeout(360)
 def test_all_are_listed_in_little_memory(crowded: RedisServer) -> None:
-    one, least = listed(crowded, "--limit", "1")
-    everything, most = listed(crowded)
+    one, least = listed(crowded.url, "--limit", "1")
+    everything, most = listed(crowded.url)
     assert (one, everything) == (2, MANY + 1)
     assert most - least < 8 * MEGABYTE
-
-
-PROGRAM = """
-import pathlib, re, sys
-from lockkit.__main__ import main
-assert main(["locks", *sys.argv[1:]]) == 0
-most = re.search(r"VmHWM:\\s+(\\d+) kB", pathlib.Path("/proc/self/status").read_text())
-print(most[1], file=sys.stderr)
-"""
-"""What the system says of a child that has ended is also of the process that it was forked from."""
-
-
-def listed(server: RedisServer, *argv: str) -> tuple[int, int]:
-    """Lines, and the bytes that the process had in memory at most."""
-    command = [sys.executable, "-c", PROGRAM, *argv]
-    environment = {**os.environ, "LOCKKIT_URL": server.url}
-    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return shown.stdout.count("\n"), int(shown.stderr) * 1024
 
 
 def test_a_store_that_goes_down_in_the_middle(proxied: tuple[LockClient, FaultProxy]) -> None:

@@ -91,8 +91,11 @@ def test_the_clients_own_connections_are_used(redis_server: RedisServer) -> None
     client.connection_pool.disconnect()
 
 
-def test_a_client_that_is_closed_before_the_reply_comes(redis_server: RedisServer) -> None:
+def test_a_client_that_is_closed_before_the_reply_comes(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By another thread, as django-redis closes them with DJANGO_REDIS_CLOSE_CONNECTION."""
+    monkeypatch.setattr("lockkit.engine.holding.RETRY_WITHIN", 20)
     is_due = threading.Event()
 
     def close(_: bytes) -> None:

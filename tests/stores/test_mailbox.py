@@ -202,8 +202,10 @@ async def test_who_comes_while_it_reconnects_makes_no_second_one(
             proxy.latency = 0.0
             await _in_queue(client, len(waiting))
             with redis_server.client() as admin:
-                subscribed = admin.client_list(_type="pubsub")
+                while not (subscribed := admin.client_list(_type="pubsub")):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)  # they are queued before it is there
             assert len(subscribed) == 1
+            assert proxy.connections == 3
             await holder.release()
             for lease in asyncio.as_completed(waiting):
                 await (await lease).release()
@@ -221,12 +223,12 @@ async def test_a_close_in_the_middle_of_a_subscription_leaves_no_connection(
             if moment == "reconnecting":
                 waiting = asyncio.create_task(client.lock("stock:42").acquire())
                 await _in_queue(client)
-                proxy.latency = 0.2
+                proxy.latency = 0.05
                 admin.execute_command("CLIENT KILL TYPE pubsub")
             else:
-                proxy.latency = 0.2
+                proxy.latency = 0.05
                 waiting = asyncio.create_task(client.lock("stock:42").acquire())
-            await asyncio.sleep(0.25)  # it is at it, or has done it: both must do
+            await asyncio.sleep(0.06)  # it is at it, or has done it: both must do
             await client.close()
             proxy.latency = 0.0
             await holder.release()  # by a connection of its own

@@ -92,7 +92,7 @@ def test_no_more_than_is_told(store: str, api: str, reached: Reached) -> None:
     needs: dict[str, Any] = STORES[store]["needs"][api]
     url, connections = reached
     others = {*threading.enumerate()}
-    client = connect("sync" if api == "sync" else "async", url, ttl=3.0)
+    client = connect("sync" if api == "sync" else "async", url, ttl=6.0)
     lease = client.lock("held").acquire()
     end = now() + lease.remaining()
     with ThreadPoolExecutor(FOUR) as threads:

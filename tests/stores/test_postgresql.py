@@ -141,9 +141,9 @@ def test_a_step_that_takes_too_long_leaves_nothing_waiting_in_the_server(
     locks: Locks, admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A session that waits for a lock does not notice that its client has gone."""
-    monkeypatch.setattr(guard, "STEP_SECONDS", 1.0)
     client = locks()
     client.lock("a").acquire().release()
+    monkeypatch.setattr(guard, "STEP_SECONDS", 1.0)
     with psycopg.connect(admin.info.dsn) as other:
         other.execute("SELECT * FROM lockkit_lock FOR UPDATE")
         for _ in range(3):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from secrets import token_hex
 
 import pytest
 import redis
-from command_line import start
+from command_line import listed
 
 import lockkit
 from lockkit.model.types import Mode, Owner, Request
@@ -94,18 +93,7 @@ def test_random_keys_return_the_store_to_its_baseline(ended: bool, server: Redis
 def test_orphans_are_listed_in_little_memory(server: RedisServer) -> None:
     server.flush()
     fill(server.url, 5000, 86400.0, ended=False)
-    one, least = listed(server, "--limit", "1")
-    everything, most = listed(server)
+    one, least = listed(server.url, "--format", "jsonl", "--limit", "1")
+    everything, most = listed(server.url, "--format", "jsonl")
     assert (one, everything) == (1, 5000)
     assert most - least < 3 * MEGABYTE
-
-
-def listed(server: RedisServer, *argv: str) -> tuple[int, int]:
-    """Lines, and the bytes that the process had in memory at most."""
-    with start("--format", "jsonl", *argv, url=server.url) as process:
-        assert process.stdout is not None
-        lines = sum(1 for _ in process.stdout)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
-    return lines, usage.ru_maxrss * 1024

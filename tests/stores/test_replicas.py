@@ -128,14 +128,14 @@ def test_a_grant_that_is_asked_for_again_counts_once_it_is_confirmed(
         client.lock("stock:42").acquire().release()
         fault = proxy.drop_replies(matching=b"EVALSHA")
         assert client.lock("stock:42").acquire().release()
-        assert fault.happened.is_set()
+        assert fault.happened.wait(20)
         client.store._connections.fresh.arguments["socket_timeout"] = 0.5
         fault = proxy.drop_replies(matching=b"EVALSHA")
         pair[1].pause()
         try:
             with pytest.raises(lockkit.OutcomeUnknown):
                 client.lock("stock:42").acquire()
-            assert fault.happened.is_set()
+            assert fault.happened.wait(20)
         finally:
             pair[1].resume()
         until(lambda: other.inspect("stock:42") is None, "it is given back")

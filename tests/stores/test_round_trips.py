@@ -252,7 +252,6 @@ def test_only_a_release_that_nobody_awaits_is_committed_later(
     waits_for_standby: Callable[[bool], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(guard, "STEP_SECONDS", 0.5)
     waiter = Request("awaited", "w" * 32, 600.0, "", Mode.ENQUEUE)
     with table_at(replicated) as url, lockkit.connect(url, ttl=60) as client:
         steps = Steps(client.store)
@@ -260,11 +259,13 @@ def test_only_a_release_that_nobody_awaits_is_committed_later(
         assert steps.acquire(waiter).ticket
         waits_for_standby(True)
         assert free.release()
+        monkeypatch.setattr(guard, "STEP_SECONDS", 0.5)
         for durable in (client.lock("free").try_acquire, held.extend, awaited.release):
             with pytest.raises(lockkit.OutcomeUnknown):
                 durable()
         with pytest.raises(lockkit.OutcomeUnknown):
             steps.withdraw(waiter._replace(token="v" * 32))
+        monkeypatch.undo()
         waits_for_standby(False)
         assert held.release()
         assert client.lock("awaited").acquire(timeout=20).release()
@@ -273,11 +274,11 @@ def test_only_a_release_that_nobody_awaits_is_committed_later(
 def test_a_row_that_somebody_has_locked_keeps_no_other_from_being_renewed(
     lock_table_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "STEP_SECONDS", 0.3)
     with lockkit.connect(lock_table_url, ttl=60) as client:
         requests = [claim(name, ttl=60.0) for name in ("a", "b", "c")]
         for request in requests:
             granted(client, request)
+        monkeypatch.setattr(guard, "STEP_SECONDS", 1.0)
         with closing(psycopg.connect(lock_table_url)) as other:
             other.execute("SELECT 1 FROM lockkit_lock WHERE name = 'b' FOR UPDATE")
             renewals = client.perform(client.store.extend([r._replace(number=1) for r in requests]))
@@ -298,12 +299,12 @@ def test_rows_that_somebody_has_locked_take_nothing_from_the_others(
 ) -> None:
     """Not what was extended before them; nor, the next time, what stands behind them. ``before``:
     had been locked for a moment."""
-    monkeypatch.setattr(guard, "STEP_SECONDS", 0.3)
     monkeypatch.setattr(sql_store, "READ_AT_ONCE", 3)  # the last is alone in what is read at once
     with lockkit.connect(lock_table_url, ttl=60) as client:
         requests = [claim(name, ttl=60.0) for name in "abcdefg"]
         for request in requests:
             granted(client, request)
+        monkeypatch.setattr(guard, "STEP_SECONDS", 1.0)
 
         def extended(number: int, locked: str) -> str:
             """The names that were."""

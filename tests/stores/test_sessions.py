@@ -30,6 +30,7 @@ from servers_of_sessions import (
     SilentNetwork,
     with_table,
 )
+from steps import rest_of
 
 import lockkit
 from lockkit import aio
@@ -45,6 +46,7 @@ from lockkit.model.errors import (
     TooManyWaiters,
     UnsupportedCapability,
 )
+from lockkit.model.types import Release
 from lockkit.stores.sessions.postgres_dialects import PostgresAdvisory
 from lockkit.testing.agent import Agent
 from lockkit.testing.conformance.base import SLACK, SOON, at_least_once, eventually
@@ -208,7 +210,7 @@ def test_a_killed_session_is_noticed_within_a_heartbeat_and_a_second(
     def soon() -> bool:
         lost: list[float] = []
         lease = client.lock("a", on_lost=lambda _: lost.append(now())).acquire()
-        server.kill(*server.holders())
+        server.kill(*eventually(server.holders))
         killed = now()
         with other.lock("a", timeout=SOON):
             eventually(lambda: lost)
@@ -225,7 +227,7 @@ def test_a_session_that_has_ended_is_never_connected_again(
     connect: Connect, server: SessionServer
 ) -> None:
     lease = connect().lock("a").acquire()
-    server.kill(*server.holders())
+    server.kill(*eventually(server.holders))
     eventually(lambda: server.sessions() == 0)
     with pytest.raises(LeaseLost):
         lease.extend()
@@ -374,13 +376,31 @@ def test_a_release_that_comes_twice_releases_nothing_of_others(connect: Connect)
     assert locks.perform(locks.store.release(following))
 
 
+def test_a_release_that_is_late_takes_no_session_from_another_one(connect: Connect) -> None:
+    """Of the same claim: its session counts as broken, so what is left of it is ended over a new
+    one."""
+    locks: Any = connect()
+    request, wire = claim("a"), locks.store.wire()
+    granted(locks, request)
+    late, other = locks.store.release(request), locks.store.release(request)
+    reply = wire.exchange(late.send(None))
+    locks.store._sessions.part((request.name, request.token), is_broken=True)
+    opening = other.send(None)
+    with pytest.raises(StopIteration):
+        late.send(reply)
+    wire.exchange(opening)
+    assert locks.perform(rest_of(other, None)) is Release.ABSENT
+    with locks.lock("a"):
+        assert len(locks.store._sessions._pinned) == 1
+
+
 def test_closing_loses_what_is_held(connect: Connect) -> None:
     locks = connect()
     lease = locks.lock("a").acquire()
     locks.close()
     assert lease.lost
     assert not lease.release()
-    with connect().lock("a", timeout=A_SECOND):
+    with connect().lock("a", timeout=SOON):
         pass
 
 
@@ -393,7 +413,7 @@ def test_closing_under_asyncio_loses_what_is_held(connect: Connect, server: Sess
         assert not await lease.release()
 
     asyncio.run(scene())
-    with connect().lock("a", timeout=A_SECOND):
+    with connect().lock("a", timeout=SOON):
         pass
 
 
@@ -404,7 +424,7 @@ def test_clients_of_one_url_close_only_what_is_theirs(connect: Connect) -> None:
         locks.close()
         assert not closed.release()
         lease.extend()
-        assert others.lock("b", timeout=A_SECOND).acquire().release()
+        assert others.lock("b", timeout=SOON).acquire().release()
 
 
 def test_a_pair_is_two_requests(connect: Connect, server: SessionServer) -> None:
@@ -419,16 +439,17 @@ def test_a_pair_is_two_requests(connect: Connect, server: SessionServer) -> None
 
 
 def test_a_connection_that_breaks_leaves_nothing_at_the_server(
-    connect: Connect, server: SessionServer
+    connect: Connect, server: SessionServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server granted it, and its reply was lost with the connection: the claim is made anew,
     and what remains of the former session is ended."""
+    monkeypatch.setattr("lockkit.engine.holding.RETRY_WITHIN", SOON)
     with FaultProxy("127.0.0.1", server.port) as proxy:
         far = connect(server.through(proxy.port))
         for number in range(10):
             far.lock("warm").acquire().release()
             fault = proxy.drop_replies(matching=server.takes)
-            with far.lock(f"a:{number}").acquire(timeout=0) as lease:
+            with far.lock(f"a:{number}").acquire(timeout=SOON) as lease:
                 assert fault.happened.wait(SOON)
                 lease.extend()
             with connect().lock(f"a:{number}", timeout=0):
@@ -464,13 +485,14 @@ def test_the_kernel_asks_whether_a_silent_connection_is_still_there(
 def test_a_release_over_a_connection_that_is_silent_is_told_over_another(
     connect: Connect, server: SessionServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lockkit.stores.sessions.session.ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr("lockkit.engine.holding.RETRY_WITHIN", SOON)
     with SilentNetwork(server.port) as network:
         far = connect(server.through(network.port))
         lease = far.lock("a").acquire()
+        monkeypatch.setattr("lockkit.stores.sessions.session.ANSWER_SECONDS", 1.0)
         network.silence()
         assert lease.release()
-        with connect().lock("a", timeout=0):
+        with connect().lock("a", timeout=SOON):
             pass
         far.close()
 

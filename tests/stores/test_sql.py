@@ -449,8 +449,6 @@ def test_a_server_that_hangs_is_given_up(
     postgres_server: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing comes back, and nobody says why: each thread hears of it, none waits for ever."""
-    monkeypatch.setattr(guard, "STEP_SECONDS", 0.5)
-    monkeypatch.setattr(connector, "TURN_SECONDS", 1.0)
     url = postgres_url.replace("postgresql://", "postgresql+psycopg://")
     engine = sqlalchemy.create_engine(url)
     create_table(engine)
@@ -461,7 +459,9 @@ def test_a_server_that_hangs_is_given_up(
         lease = client.lock("a").acquire()
         proxy.half_open()
         started = now()
-        with ThreadPoolExecutor() as threads:
+        with ThreadPoolExecutor() as threads, monkeypatch.context() as patch:
+            patch.setattr(guard, "STEP_SECONDS", 0.5)
+            patch.setattr(connector, "TURN_SECONDS", 1.0)
             errors = list(threads.map(lambda _: refusal(client.lock("b").try_acquire), range(3)))
         assert all(isinstance(error, lockkit.BackendError) for error in errors)
         assert now() - started < 20

@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NoNodeError, NotEmptyError, SessionExpiredError
 from kazoo.security import make_acl, make_digest_acl
+from steps import rest_of
 from tls_ends import TLSEnd
 
 import lockkit
@@ -160,7 +161,8 @@ def test_each_waiter_watches_only_the_one_before_it(
 
 
 def watches(server: ZooKeeperServer) -> int:
-    return int(server.ask("mntr").partition("zk_watch_count\t")[2].split()[0])
+    told = eventually(lambda: server.ask("mntr"))
+    return int(told.partition("zk_watch_count\t")[2].split()[0])
 
 
 def test_waiters_that_give_up_leave_one_watch(
@@ -203,21 +205,13 @@ def first_of(step: Step[Any]) -> Step[Any]:
     return (yield next(step))
 
 
-def rest_of(step: Step[Any], reply: Any) -> Step[Any]:
-    """The same step from there on."""
-    try:
-        while True:
-            reply = yield step.send(reply)
-    except StopIteration as ended:
-        return ended.value
-
-
 def test_a_node_whose_creation_got_no_reply_is_found_again(
-    server: ZooKeeperServer, url: str, tree: KazooClient
+    server: ZooKeeperServer, url: str, tree: KazooClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with FaultProxy("127.0.0.1", server.port) as proxy:
         far = lockkit.connect(url.replace(f":{server.port}", f":{proxy.port}"))
         far.lock("warm-up").acquire().release()
+        monkeypatch.setattr("lockkit.engine.holding.RETRY_WITHIN", SOON)
         for _ in range(5):
             fault = proxy.drop_replies(matching=b'"owner"')
             lease = far.lock("stock").acquire()
@@ -330,7 +324,7 @@ def test_a_session_has_the_ttl_of_its_claims(server: ZooKeeperServer, url: str) 
 
 
 def timeouts(server: ZooKeeperServer) -> list[int]:
-    lines = server.ask("cons").splitlines()
+    lines = eventually(lambda: server.ask("cons")).splitlines()
     return [int(each.partition("to=")[2].partition(",")[0]) for each in lines if "to=" in each]
 
 
@@ -404,6 +398,7 @@ def test_a_reason_is_told_no_longer_than_it_holds(server: ZooKeeperServer, url: 
             url.replace(f":{server.port}", f":{proxy.port}"), options={"connect_timeout": 0.5}
         ) as far,
     ):
+        eventually(lambda: works(far))
         with far.lock("stock"):
             handler = session_of(far, "stock")._handler
         handler.reason = ConnectionRefusedError(ECONNREFUSED, os.strerror(ECONNREFUSED))
@@ -437,7 +432,7 @@ def test_any_number_of_requests_may_come_at_once(url: str) -> None:
 def test_a_server_that_grants_less_than_the_ttl_is_believed(other_servers: None) -> None:
     with (
         ZooKeeperServer("maxSessionTimeout=8000") as server,
-        lockkit.connect(server.url, ttl=30) as client,
+        lockkit.connect(server.url, ttl=30, options=PATIENT) as client,
         client.lock("stock") as lease,
     ):
         assert 0 < lease.remaining() <= 8
@@ -450,7 +445,7 @@ def test_a_server_that_grants_more_than_the_ttl_is_told_of(
 ) -> None:
     with (
         ZooKeeperServer("minSessionTimeout=10000") as server,
-        lockkit.connect(server.url, ttl=8) as client,
+        lockkit.connect(server.url, ttl=8, options=PATIENT) as client,
         client.lock("stock") as lease,
     ):
         assert 0 < lease.remaining() <= 8
@@ -1148,6 +1143,7 @@ def test_no_secret_is_shown(
         far = url.replace(f":{server.port}", f":{proxy.port}")
         secured = far.replace("zookeeper://", f"zookeeper://shop:{CANARY}@")
         client = lockkit.connect(secured, options={"connect_timeout": 0.2})
+        eventually(lambda: works(client))
         shown = [repr(client), repr(client.store), repr(client.settings)]
         with client.lock("stock") as lease:
             shown += [repr(lease)]

@@ -57,7 +57,10 @@ class Attempts(Direct):
         return Exchange(partial(session.say, route, free), route)
 
     def taken_back(self, request: Request, reply: Rows) -> Release:
-        self._sessions.unpin((request.name, request.token))
+        route = request.name, request.token
+        session = self._sessions.of(route)
+        if session is not None and session.holds:
+            self._sessions.unpin(route, session)
         return Release.RELEASED if is_taken(reply) else Release.ABSENT
 
     def unanswered(self, request: Request, error: BaseException) -> BaseException | None:

@@ -122,13 +122,15 @@ class Sessions:
         """Its place among those who wait for a session."""
         return self._places.get(route)
 
-    def unpin(self, route: Route) -> None:
-        """The claim is over, and the session of use to the next."""
+    def unpin(self, route: Route, session: Session) -> None:
+        """The claim is over, and its session of use to the next. The claim may have another one by
+        now, in which somebody else ends what is left of it."""
         with self._mutex:
-            session = self._pinned.pop(route, None)
-            if session is not None and not session.is_over:
-                session.rest()
-                self._idle.append(session)
+            if self._pinned.get(route) is session:
+                del self._pinned[route]
+                if not session.is_over:
+                    session.rest()
+                    self._idle.append(session)
         if self._places:
             self._next()
 

@@ -78,8 +78,7 @@ class SessionStore(Attempts, Sessioned):
     def wait(self, request: Request, seconds: float, busy: Busy) -> Step[Grant | None]:
         session = self._sessions.of(route_of(request))
         if session is None:
-            place = self._sessions.waits(route_of(request))
-            if place is not None:
+            if (place := self._sessions.waits(route_of(request))) is not None:
                 yield Park(place, seconds)
             return None
         with self._parting(route_of(request)):
@@ -106,7 +105,7 @@ class SessionStore(Attempts, Sessioned):
         except OutcomeUnknown:  # no answer: the next try ends the session over another connection
             self._sessions.part(route, is_broken=True)
             raise
-        self._sessions.unpin(route)
+        self._sessions.unpin(route, session)
         return Release.RELEASED if held and is_taken(rows) else Release.ABSENT
 
     def withdraw(self, request: Request) -> Step[Release]:
@@ -158,7 +157,7 @@ class SessionStore(Attempts, Sessioned):
         if is_full or not joins:
             if self._sql.begins:
                 yield from self._clear(session, request)
-            self._sessions.unpin(route)
+            self._sessions.unpin(route, session)
             return Busy(ahead=ahead, full=is_full)
         yield Exchange(partial(session.post, route, self._sql.join(self._key(request))), route)
         return Busy(ticket=1, ahead=ahead)
@@ -202,19 +201,15 @@ class SessionStore(Attempts, Sessioned):
         rows: Rows = ()
         with suppress(Refused):
             rows = yield from self._say(session, route, self._sql.check(self._key(request)))
-        if is_taken(rows):
-            granted = yield from self._granted(session, request)
-            if granted is not None:
-                return granted
+        if is_taken(rows) and (granted := (yield from self._granted(session, request))):
+            return granted
         yield from self._clear(session, request)
         return (yield from self._begin(request, session))
 
     def _look(self, session: Session, request: Request, seconds: float) -> Step[Grant | None]:
-        session.until = now() + seconds + request.ttl
+        route, session.until = route_of(request), now() + seconds + request.ttl
         try:
-            rows = yield Exchange(
-                partial(session.look, route_of(request), seconds), route_of(request)
-            )
+            rows = yield Exchange(partial(session.look, route, seconds), route)
         except Refused:  # a time limit of the server's, say: it may have been granted all the same
             return None
         if rows is None or not is_taken(rows):
@@ -267,14 +262,19 @@ class SessionStore(Attempts, Sessioned):
     def _elsewhere(self, route: Route, use: Callable[[Session], Step[R]]) -> Step[R]:
         """The same in between, for no claim. What goes wrong ends the session: nobody would ask it
         for what it still owes."""
+
+        def used(session: Session) -> Step[R]:
+            done = yield from use(session)
+            self._sessions.unpin(route, session)
+            return done
+
         try:
-            done = yield from self._using(route, use)
+            done = yield from self._using(route, used)
         except BaseException:
             self._sessions.part(route)
             raise
         if done is None:
             raise BackendUnavailable(f"all {self._sessions.most} sessions of the process are used")
-        self._sessions.unpin(route)
         return done
 
     def _bury(self, route: Route, session: Session) -> Step[bool]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from lockkit.engine import holding
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError, BackendUnavailable, OutcomeUnknown
 from lockkit.model.types import alive_for
@@ -43,11 +42,8 @@ class NetworkTests:
             yield proxied
 
     @pytest.fixture
-    def reach(self, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> Reach:
-        """A client that is connected, and whose renewals do not meet the fault.
-
-        A request that broke off is repeated even if the machine stalled meanwhile."""
-        monkeypatch.setattr(holding, "RETRY_WITHIN", SOON)
+    def reach(self, connect: Connect) -> Reach:
+        """A client that is connected, and whose renewals do not meet the fault."""
 
         def reached(proxied: Proxied) -> AnyClient:
             client = connect(proxied.url, ttl=30.0)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from lockkit.engine import holding
 from lockkit.model.clock import now
 from lockkit.stores.contract import (
     Capped,
@@ -23,6 +24,7 @@ from lockkit.testing.blocking import AnyClient
 from lockkit.testing.conformance.base import (
     QUICK,
     ROOMY,
+    SOON,
     Connect,
     Spawn,
     Suite,
@@ -45,6 +47,11 @@ DAY = 86_400
 
 
 class TraitTests(Suite):
+    @pytest.fixture(autouse=True)
+    def _a_stall_is_no_fault(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A request that broke off is repeated however long the machine took to tell."""
+        monkeypatch.setattr(holding, "RETRY_WITHIN", SOON)
+
     def test_each_declared_trait_is_tested(self) -> None:
         tests = [n for n in dir(self) if n.startswith("test_") and getattr(self, n) is not None]
         tested = {trait for name in tests for trait in wanted_by(type(self), name)}

@@ -10,7 +10,7 @@ from lockkit.stores.redlock import RedlockStore
 from lockkit.testing.conformance import StoreConformance
 from lockkit.testing.store import Store
 
-PATIENT = {"options": {"socket_timeout": 10.0}}
+PATIENT = {"socket_timeout": 10.0}
 """For a machine that stalls: no test is about nodes that take so long to answer."""
 
 
@@ -27,7 +27,7 @@ class TestRedlock(StoreConformance):
     @classmethod
     def store(cls) -> Iterator[Store]:
         with five_nodes() as nodes:
-            yield Store(nodes.url(), options=PATIENT)
+            yield Store(nodes.url(**PATIENT))
 
 
 @LOSES_SOCKETS
@@ -39,4 +39,4 @@ class TestRedlockOverTLS(OverAWire):
     @classmethod
     def store(cls) -> Iterator[Store]:
         with by_tls(), five_nodes(tls=True, password="a-password") as nodes:
-            yield Store(nodes.tls_url(), options=PATIENT)
+            yield Store(nodes.tls_url(**PATIENT))
