@@ -33,8 +33,11 @@ def test_a_prefix_with_a_space_has_a_queue(redis_server: RedisServer) -> None:
     client.close()
 
 
-def test_a_release_that_the_server_refuses_tells_nobody(redis_server: RedisServer) -> None:
+def test_a_release_that_the_server_refuses_tells_nobody(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A waiter takes a message for its grant: it must not come before the grant is written."""
+    monkeypatch.setattr("lockkit.engine.flow.alive_for", lambda _: 600.0)  # it asks once only
     client = lockkit.connect(redis_server.url, key_prefix="refused", ttl=60)
     with redis_server.client() as admin, ThreadPoolExecutor() as pool, admin.pubsub() as heard:
         heard.psubscribe("refused:wake:*")

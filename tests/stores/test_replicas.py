@@ -116,10 +116,11 @@ def test_without_a_replica_nothing_is_granted(
 @pytest.mark.parametrize("protocol", ["", "&protocol=plain"])
 @pytest.mark.parametrize("api", ["sync", "async"])
 def test_a_grant_that_is_asked_for_again_counts_once_it_is_confirmed(
-    api: Api, protocol: str, valkey_pair: Pair
+    api: Api, protocol: str, valkey_pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reply to the first request is lost. The next one goes over another connection, which
     has written nothing that replicas could confirm."""
+    monkeypatch.setattr("lockkit.engine.holding.RETRY_WITHIN", 20)
     pair = valkey_pair
     url = f"{pair[0].url}?wait_replicas=1{protocol}"
     with FaultProxy(HOST, pair[0].port) as proxy, lockkit.connect(url) as other:
