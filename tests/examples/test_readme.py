@@ -24,6 +24,7 @@ def test_every_python_block_of_the_readme_runs(
     names: dict[str, Any] = {}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
+    names["locks"].close()
 
 
 def test_the_readme_names_every_extra() -> None:
