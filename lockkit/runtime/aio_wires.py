@@ -10,7 +10,7 @@ from typing import Any
 from lockkit.engine.effects import Exchange, Listen, Park, Signal
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendUnavailable
-from lockkit.runtime import process
+from lockkit.runtime import native, process
 from lockkit.runtime.wires import THREADS, TURN_SECONDS, Lane
 
 
@@ -72,6 +72,7 @@ class ThreadWire(AsyncLocalWire):
 
     def _forget(self) -> None:
         """The threads stayed in the parent."""
+        self._mutex = native.mutex()
         self._lanes: dict[Lane, ThreadPoolExecutor] = {}
 
     async def exchange(self, exchange: Exchange) -> Any:
@@ -80,19 +81,21 @@ class ThreadWire(AsyncLocalWire):
 
     async def _called(self, lane: Lane, function: Callable[[], Any], route: Hashable) -> Any:
         """However long it waits for its turn."""
-        if (before := self._last.get(route)) is not None and not before.done():
+        while (before := self._last.get(route)) is not None and not before.done():
             ended = asyncio.wrap_future(before)
             ended.add_done_callback(_heed)
             await asyncio.wait([ended])
         future = self._threads(lane).submit(function)
         if route is not None:
-            self._last[route] = future
+            with self._mutex:
+                self._last[route] = future
             future.add_done_callback(lambda _: self._over(route, future))
         return await asyncio.wrap_future(future)
 
     def _over(self, route: Hashable, future: Future[Any]) -> None:
-        if self._last.get(route) is future:
-            self._last.pop(route, None)
+        with self._mutex:  # in the thread that has made it
+            if self._last.get(route) is future:
+                del self._last[route]
 
     def _threads(self, lane: Lane) -> ThreadPoolExecutor:
         if lane not in self._lanes:

@@ -18,6 +18,7 @@ from lockkit.model.errors import BackendUnavailable
 from lockkit.model.settings import settings_from_url
 from lockkit.model.types import Busy, Gone, Grant, Release, Renewal, Request
 from lockkit.runtime import aio_wires
+from lockkit.runtime.aio_run import arun
 from lockkit.runtime.aio_wires import ThreadWire
 from lockkit.runtime.run import run
 from lockkit.runtime.wires import THREADS, TURN_SECONDS, Lane, call
@@ -101,6 +102,26 @@ async def test_nobody_is_told_of_the_failure_of_a_call_that_was_cancelled() -> N
     await client.close()
     gc.collect()
     assert not told
+
+
+async def test_calls_of_one_route_are_never_made_at_once() -> None:
+    """Several wait for the end of the first."""
+    wire, go_on = ThreadWire(lambda: None), threading.Event()
+    inside: list[None] = []
+
+    def work() -> int:
+        inside.append(None)
+        go_on.wait()
+        threading.Event().wait(0.05)  # in which another one would come
+        return len([inside.pop(), *inside])
+
+    async with asyncio.TaskGroup() as group:
+        calls = [group.create_task(arun(call(work, route="a"), wire)) for _ in range(4)]
+        while not inside:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        go_on.set()
+    assert [each.result() for each in calls] == [1, 1, 1, 1]
+    await wire.close()
 
 
 async def test_calls_that_no_thread_has_begun_in_time_are_not_made(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
+import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import count
@@ -31,6 +33,7 @@ from lockkit.model.types import Busy, Grant, LeaseState
 from lockkit.stores.sessions.connection import Connection, Rows, SessionEnded, Statement
 from lockkit.stores.sessions.mysql_dialects import GetLock
 from lockkit.stores.sessions.pool import Parting, Route, Sessions
+from lockkit.stores.sessions.session import Session
 from lockkit.stores.sessions.wire import SessionWire
 from lockkit.testing import blocking
 from lockkit.testing.conformance.base import eventually
@@ -217,17 +220,72 @@ def test_two_sessions_that_come_free_at_once_are_for_two() -> None:
     owner = object
     sessions = Sessions(lambda: pytest.fail("nothing is asked"), 2)
     routes: list[Route] = [("a", "1"), ("b", "2"), ("c", "3"), ("d", "4")]
-    for route in routes[:2]:
-        session = sessions.pin(route, owner)
-        assert session is not None
-        session.keeps(60.0, now())
+    pinned = [(route, sessions.pin(route, owner)) for route in routes[:2]]
     assert not any(sessions.pin(route, owner, waits=True) for route in routes[2:])
-    for route in routes[:2]:
-        sessions.unpin(route)
+    for route, session in pinned:
+        assert session is not None
+        sessions.unpin(route, session)
     assert sessions.pin(routes[2], owner, waits=True)
     following = sessions.waits(routes[3])
     assert following is not None
     assert following.is_set
+
+
+def test_a_session_that_is_not_connected_yet_is_not_taken_for_forgotten() -> None:
+    """Another claim looks for room just then."""
+    sessions = Sessions(lambda: pytest.fail("nothing is asked"), 1)
+    session = sessions.pin(("a", "1"), object)
+    assert session is not None
+    assert sessions.pin(("b", "2"), object) is None
+    assert not session.is_over
+
+
+def test_a_session_that_is_given_back_while_it_ends() -> None:
+    """The thread of a renewal has just heard that it is over."""
+    sessions, route = Sessions(lambda: pytest.fail("nothing is asked"), 1), ("a", "1")
+
+    class Watched(dict[Route, Session]):
+        def get(self, route: Route, default: Any = None) -> Any:
+            found = super().get(route, default)
+            if threading.current_thread() is threading.main_thread():
+                ending.append(threads.submit(sessions.part, route))
+                wait(ending, 0.1)
+            return found
+
+    ending: list[Future[None]] = []
+    session = sessions.pin(route, object)
+    assert session is not None
+    with ThreadPoolExecutor() as threads:
+        sessions._pinned = Watched(sessions._pinned)
+        sessions.unpin(route, session)
+        ending[0].result()
+    assert not sessions._pinned
+
+
+def test_a_close_ends_no_session_that_serves_somebody_else_by_then() -> None:
+    """It was given back, and taken by another client, while it was looked whose it is."""
+    sessions, ours, theirs = (
+        Sessions(lambda: pytest.fail("nothing is asked"), 2),
+        Client(),
+        Client(),
+    )
+    session = sessions.pin(("a", "1"), ours)
+    assert session is not None
+
+    def looked_up() -> object:
+        sessions.unpin(("a", "1"), session)
+        sessions._idle.clear()
+        sessions._pinned["b", "2"] = session
+        session.owner = weakref.ref(theirs)
+        return ours
+
+    session.owner = looked_up  # type: ignore[assignment]
+    sessions.close(ours)
+    assert sessions.of(("b", "2")) is session
+
+
+class Client:
+    """Whose sessions they are."""
 
 
 def test_the_end_of_a_session_ends_no_socket_that_has_its_number_by_then() -> None:

@@ -108,6 +108,7 @@ class Sessions:
             if session is not None:
                 self._places.pop(route, None)
                 session.owner, session.claim = weakref.ref(owner), route
+                session.until = now() + PATIENCE  # till it is asked for something
                 self._pinned[route] = session
         if session is not None and self._places and len(self._pinned) < self.most:
             self._next()  # two were left at once, and only this one was told
@@ -137,13 +138,15 @@ class Sessions:
     def part(self, route: Route, *, is_broken: bool = False) -> None:
         """The session is of no use any more. If the server does not hear of its end at once, what
         it may hold there is remembered."""
-        session = self._pinned.pop(route, None)
-        if session is None:
-            return
-        connection, lives_on = session.connection, is_broken or session.is_waiting
-        if lives_on and connection is not None and session.may_hold and not connection.said_end:
-            until = now() + max(session.ttl, GRACE)
-            self._remains[route] = Remains(connection.identity, connection.started, until)
+        with self._mutex:
+            session = self._pinned.get(route)
+            if session is None:
+                return
+            connection, lives_on = session.connection, is_broken or session.is_waiting
+            if lives_on and connection is not None and session.may_hold and not connection.said_end:
+                until = now() + max(session.ttl, GRACE)
+                self._remains[route] = Remains(connection.identity, connection.started, until)
+            del self._pinned[route]
         session.abort()
         self._next()
 
@@ -172,7 +175,10 @@ class Sessions:
             session.end()
         for route, session in list(self._pinned.items()):
             if session.owner is not None and session.owner() in {owner, None}:
-                self._pinned.pop(route, None)
+                with self._mutex:
+                    if self._pinned.get(route) is not session:
+                        continue  # it serves another claim by now
+                    del self._pinned[route]
                 session.abort()
         self._next()
 
@@ -217,7 +223,7 @@ class Sessions:
         for route, session in list(self._pinned.items()):
             if session.until + GRACE < moment and not session.is_used:
                 self._pinned.pop(route, None)
-                session.end()
+                session.abort()
 
     def _next(self) -> None:
         for first in list(self._places.values())[:1]:

@@ -67,13 +67,11 @@ class SessionStore(Attempts, Sessioned):
             with self._parting(route):
                 goes_on = self._again if session.answer is None else self._begin
                 return (yield from goes_on(request, session))
-        is_known = sessions.waits(route) or sessions.remains(route)
-        if request.mode is Mode.POLL and not is_known:
+        if request.mode is Mode.POLL and not (sessions.waits(route) or sessions.remains(route)):
             return Gone()
         joins = request.mode is not Mode.TRY
         busy = Busy(ticket=int(joins), sessions=sessions.most)
-        use = partial(self._begin, request)
-        return (yield from self._using(route, use, waits=joins)) or busy
+        return (yield from self._using(route, partial(self._begin, request), waits=joins)) or busy
 
     def wait(self, request: Request, seconds: float, busy: Busy) -> Step[Grant | None]:
         session = self._sessions.of(route_of(request))
@@ -90,12 +88,12 @@ class SessionStore(Attempts, Sessioned):
         session = self._sessions.of(route)
         if session is None:
             if self._sessions.remains(route):
-                yield from self._elsewhere(route, partial(self._bury, route))
+                yield from self._elsewhere(partial(self._bury, route))
             return Release.ABSENT
         held = session.holds
         try:
             with self._parting(route):
-                yield from self._bury(route, session)
+                yield from self._bury(route, route, session)
                 free = self._sql.free(self._key(request), held=held)
                 rows = yield from self._say(session, route, free)
         except SessionEnded:
@@ -137,17 +135,17 @@ class SessionStore(Attempts, Sessioned):
         return [self._renewal(request, replies.get(route_of(request))) for request in requests]
 
     def check(self) -> Step[None]:
-        yield from self._elsewhere(("", new_token()), self._greet)
+        yield from self._elsewhere(self._greet)
 
     def health(self) -> Step[list[Finding]]:
-        connection = yield from self._elsewhere(("", new_token()), self._greet)
+        connection = yield from self._elsewhere(self._greet)
         return [ENDLESS] if self._sql.is_endless(connection) else []
 
     def _begin(self, request: Request, session: Session) -> Step[Grant | Busy]:
         """Ask for the lock in a session that has nothing yet."""
         route = route_of(request)
         if self._sessions.remains(route):
-            yield from self._bury(route, session)
+            yield from self._bury(route, route, session)
         rows = yield from self._take(session, request)
         if is_taken(rows):
             return self._taken(session, request)
@@ -259,12 +257,13 @@ class SessionStore(Attempts, Sessioned):
                     raise
         return None
 
-    def _elsewhere(self, route: Route, use: Callable[[Session], Step[R]]) -> Step[R]:
+    def _elsewhere(self, use: Callable[[Route, Session], Step[R]]) -> Step[R]:
         """The same in between, for no claim. What goes wrong ends the session: nobody would ask it
         for what it still owes."""
+        route = "", new_token()
 
         def used(session: Session) -> Step[R]:
-            done = yield from use(session)
+            done = yield from use(route, session)
             self._sessions.unpin(route, session)
             return done
 
@@ -277,21 +276,22 @@ class SessionStore(Attempts, Sessioned):
             raise BackendUnavailable(f"all {self._sessions.most} sessions of the process are used")
         return done
 
-    def _bury(self, route: Route, session: Session) -> Step[bool]:
-        """End what remains of the claim's former session. Refused: it will fall silent."""
+    def _bury(self, route: Route, own: Route, session: Session) -> Step[bool]:
+        """End what remains of a claim's former session, in one that is ``own``'s. Refused: it will
+        fall silent."""
         remains, connection = self._sessions.remains(route), session.connection
         if remains is not None and connection is not None:
             with suppress(Refused):
                 find = self._sql.find(remains.identity, remains.started)
-                if is_taken((yield from self._say(session, route, find))):
+                if is_taken((yield from self._say(session, own, find))):
                     end = self._sql.end(remains.identity, connection)
-                    yield from self._say(session, route, end)
+                    yield from self._say(session, own, end)
             self._sessions.buried(route)
         return True
 
-    def _greet(self, session: Session) -> Step[Connection]:
+    def _greet(self, route: Route, session: Session) -> Step[Connection]:
         assert session.connection is not None
-        yield from self._say(session, session.claim, self._sql.hello())
+        yield from self._say(session, route, self._sql.hello())
         return session.connection
 
     def _say(self, session: Session, route: Hashable, statement: Statement) -> Step[Rows]:
