@@ -132,7 +132,7 @@ def test_what_becomes_of_locked(redis_url: str) -> None:
     (expression,) = re.findall(r"^\| `locked\(\)` \|.*\| `([^`]*)` \|$", PAGE, re.MULTILINE)
     for url in (redis_url, f"{redis_url}?protocol=plain"):
         with lockkit.connect(url) as locks:
-            hold(locks, "job", ttl=0.5)
+            hold(locks, "job", ttl=3.0)
             assert eval(expression, {"locks": locks, "name": "job"})
             until(lambda: (info := locks.inspect("job")) and info.state == "abandoned")
             assert not eval(expression, {"locks": locks, "name": "job"})

@@ -146,7 +146,7 @@ class TestTwoExtensionsAtOnce:
         redis_server.flush()
         with FaultProxy("127.0.0.1", redis_server.port) as proxy:
             url = f"redis://127.0.0.1:{proxy.port}/0"
-            client = lockkit.connect(url, ttl=TTL, options={"socket_timeout": 0.5})
+            client = lockkit.connect(url, ttl=TTL, options={"socket_timeout": 2.0})
             lease = client.lock("stock:42").acquire()
             client._watchdog.unwatch(lease._hold)  # who is late to renew: the fault is for extend()
             fault = proxy.delay_requests(matching=b"EVALSHA")

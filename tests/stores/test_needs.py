@@ -71,7 +71,7 @@ def reached(request: pytest.FixtureRequest, tmp_path: Path, store: str) -> Itera
     elif store == "zookeeper":
         request.getfixturevalue("other_servers")
         with ZooKeeperServer() as zookeeper:
-            yield zookeeper.url, lambda: zookeeper.ask("cons").count("sid=")
+            yield zookeeper.url, lambda: eventually(lambda: zookeeper.ask("cons")).count("sid=")
     else:
         kind, _, mode = store.partition("-")
         database = request.getfixturevalue(SERVERS[kind])

@@ -283,6 +283,7 @@ def test_a_silent_connection_is_made_anew(
 ) -> None:
     """A firewall has forgotten it: nobody says so."""
     monkeypatch.setattr(inbox, "PULSE", 0.2)
+    monkeypatch.setattr(inbox, "PROOF_SECONDS", 5.0)
     with FaultProxy("127.0.0.1", postgres_server.port) as proxy:
         far = locks(url.replace(f":{postgres_server.port}", f":{proxy.port}"), ttl=60)
         other = locks()
@@ -363,6 +364,7 @@ def test_a_driver_without_messages_polls(url: str, locks: Locks) -> None:
     engine.dispose()
 
 
+@on_a_busy_machine
 def test_waiters_survive_a_crash_of_the_server_or_are_told() -> None:
     """SIGKILL of any backend makes PostgreSQL end all others, and recover."""
     with PostgresServer() as server:

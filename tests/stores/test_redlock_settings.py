@@ -84,7 +84,7 @@ def test_a_good_url(good: str) -> None:
 
 
 def test_no_secret_is_shown(guarded: Nodes) -> None:
-    client = lockkit.connect(f"redlock://shop:canary@{guarded.hosts()}/0")
+    client = lockkit.connect(f"redlock://shop:canary@{guarded.hosts()}/0?socket_timeout=60")
     with pytest.raises(lockkit.BackendUnavailable, match="password") as caught:
         client.lock("a").acquire()
     shown = f"{client!r} {client.settings!r} {client.store!r} {caught.value!r} {caught.value}"
@@ -152,7 +152,7 @@ def test_one_server_that_is_named_twice_is_found(guarded: Nodes) -> None:
     """By two addresses, so nobody can see it in the URL."""
     first, *others = [node.port for node in guarded]
     hosts = ",".join([f"localhost:{first}", *(f"127.0.0.1:{port}" for port in (first, *others))])
-    with lockkit.connect(f"redlock://:for-all@{hosts}") as client:
+    with lockkit.connect(f"redlock://:for-all@{hosts}?socket_timeout=60") as client:
         (danger,) = client.perform(client.store.health())
     assert "are one server, which has two votes" in danger.text
     assert "for-all" not in danger.text

@@ -161,6 +161,13 @@ def pushed(postgres_url: str) -> str:
     return postgres_url
 
 
+@pytest.fixture
+def _late_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the first notification: who gives it up polls for a minute."""
+    monkeypatch.setattr("lockkit.stores.sql.inbox.PROOF_SECONDS", 15.0)
+
+
+@pytest.mark.usefixtures("_late_proof")
 def test_whoever_is_told_of_its_grant_does_not_ask(pushed: str) -> None:
     port = int(pushed.rpartition(":")[2].partition("/")[0])
     with FaultProxy("127.0.0.1", port) as meter, lockkit.connect(pushed, ttl=60) as other:
@@ -189,6 +196,7 @@ def test_whoever_is_told_of_its_grant_does_not_ask(pushed: str) -> None:
             at_least_once(is_silent)  # a refresh may come in between
 
 
+@pytest.mark.usefixtures("_late_proof")
 def test_a_message_for_another_enqueueing_is_no_grant(pushed: str) -> None:
     """Late, or somebody else's: the table is asked, and says that it is held."""
     with (

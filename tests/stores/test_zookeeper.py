@@ -76,13 +76,13 @@ def url(server: ZooKeeperServer, request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def locks(url: str) -> Iterator[lockkit.LockClient]:
-    with lockkit.connect(url) as client:
+    with lockkit.connect(url, options=PATIENT) as client:
         yield client
 
 
 @pytest.fixture
 def other(url: str) -> Iterator[lockkit.LockClient]:
-    with lockkit.connect(url) as client:
+    with lockkit.connect(url, options=PATIENT) as client:
         yield client
 
 
@@ -94,7 +94,7 @@ def api(request: pytest.FixtureRequest) -> Api:
 @pytest.fixture
 def either(api: Api, url: str) -> Iterator[AnyClient]:
     """A client of each API."""
-    client = connect(api, url)
+    client = connect(api, url, options=PATIENT)
     yield client
     (client.stop if isinstance(client, BlockingClient) else client.close)()
 
@@ -1099,7 +1099,7 @@ def test_a_password_function_that_goes_on_failing_is_not_asked_for_ever(
     guarded: AnyClient, vault: Vault, proxy: FaultProxy
 ) -> None:
     """But as long as the session may live. Then a new one asks once for each request."""
-    lease = guarded.lock("stock").acquire()
+    lease = guarded.lock("stock", ttl=3.0).acquire()
     session = session_of(guarded, "stock")
     vault.failures = inf
     proxy.cut()
@@ -1108,7 +1108,7 @@ def test_a_password_function_that_goes_on_failing_is_not_asked_for_ever(
     with pytest.raises(BackendUnavailable, match=r"OPTIONS\['password'\] has failed"):
         guarded.lock("stock").acquire()
     vault.failures = 0
-    assert guarded.lock("stock").acquire().release()
+    assert guarded.lock("stock", ttl=LONG).acquire().release()
     assert not lease.release()
 
 
@@ -1205,9 +1205,10 @@ def test_tls_is_verified(server: ZooKeeperServer, url: str) -> None:
     with TLSEnd(server.port) as end:
         secured = url.replace(f"127.0.0.1:{server.port}", f"localhost:{end.port}")
         for options in ({"ssl_ca_certs": end.certificate}, {"ssl_check_hostname": True}):
-            given = {"ssl": True, "connect_timeout": 1.0, **options}
+            trusts = "ssl_ca_certs" in options
+            given = {"ssl": True, "connect_timeout": 10.0 if trusts else 1.0, **options}
             with lockkit.connect(secured, options=given) as client:
-                if "ssl_ca_certs" in options:
+                if trusts:
                     assert client.lock("stock").acquire().release()
                 else:  # nobody has signed it whom this machine trusts
                     with pytest.raises(BackendUnavailable, match="ssl_ca_certs"):
@@ -1217,7 +1218,9 @@ def test_tls_is_verified(server: ZooKeeperServer, url: str) -> None:
         refused = pytest.raises(BackendUnavailable)
         with lockkit.connect(another, options=given) as client, refused:
             client.lock("stock").acquire()
-        with lockkit.connect(another, options={**given, "ssl_check_hostname": False}) as client:
+        with lockkit.connect(
+            another, options={**given, **PATIENT, "ssl_check_hostname": False}
+        ) as client:
             assert client.lock("stock").acquire().release()
 
 

@@ -309,7 +309,7 @@ class TestProxy:
             connection.sendall(b"PING\r\n")
             assert fault.arrived.wait(SECONDS)
         connection.close()
-        assert not [t for t in threading.enumerate() if t.name == "fault-proxy"]
+        eventually(lambda: not [t for t in threading.enumerate() if t.name == "fault-proxy"])
 
     def test_unix_target(self, redis_server: RedisServer) -> None:
         with FaultProxy(str(redis_server.socket_path)) as faulty, _dialogue(faulty):

@@ -274,9 +274,9 @@ def test_records_beside_locks_on_another_server(
 
 @pytest.mark.django_db
 def test_records_that_fill_a_redis_of_their_own_stop_orders_and_no_lock(
-    bounded: RedisServer, valkey_server: ValkeyServer, caplog: pytest.LogCaptureFixture
+    bounded: RedisServer, valkey_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rules = beside(valkey_server.url, bounded.url, ALIAS="orders", PATHS=["^/orders/"])
+    rules = beside(valkey_url, bounded.url, ALIAS="orders", PATHS=["^/orders/"])
     with rules, bounded.client() as admin:
         admin.config_set("maxmemory", "1")
         known = {"Idempotency-Key": "A-1", "Authorization": "made up"}

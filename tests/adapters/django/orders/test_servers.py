@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from orders_django.running import Answer, Machine, environment, machines, migrate
 
+from lockkit.testing.conformance.base import eventually
 from lockkit.testing.servers import PostgresServer, RedisServer
 
 pytestmark = pytest.mark.timeout(120)
@@ -128,6 +129,7 @@ def test_a_worker_that_is_killed_in_its_view_leaves_nothing_behind(
         assert place.count("shop_sale") == 0
         assert second.send("/orders/dies").status == 409  # until the dead one's lease expires
         redis_server.flush()  # as if it had
+        eventually(lambda: place.count("pg_stat_activity WHERE state LIKE 'idle in%'") == 0)
         answers = [machine.send("/orders/dies") for machine in (second, first)]
     assert [(answer.status, answer.replayed) for answer in answers] == [(201, False), (201, True)]
     assert answers[0].body == answers[1].body
