@@ -26,10 +26,11 @@ from lockkit.model.errors import (
     OutcomeUnknown,
 )
 from lockkit.model.types import Grant, Release, drift
+from lockkit.stores.redlock import wire
 from lockkit.stores.redlock.node import Node
 from lockkit.stores.redlock.votes import together
 from lockkit.testing.blocking import AnyClient, AnyLease, Api, BlockingClient, connect
-from lockkit.testing.conformance.base import eventually
+from lockkit.testing.conformance.base import at_least_once, eventually
 from lockkit.testing.conformance.steps import claim
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
@@ -101,6 +102,29 @@ def test_two_of_five_are_down(
         assert 5 < lease.remaining() < 10
         assert lease.release() is True
     nodes.mend()
+
+
+def test_votes_that_came_while_the_process_stood_still_count(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their time is over when it goes on."""
+    begin = wire._Round._begin
+
+    def stands_still(this: wire._Round) -> None:
+        begin(this)
+        eventually(lambda: now() > this._ends + 0.1)
+
+    def is_granted() -> bool:
+        try:
+            with client.lock("a", timeout=0):
+                return True
+        except BackendError:
+            return False
+
+    with lockkit.connect(nodes.url(socket_timeout=0.5), ttl=30.0) as client:
+        nodes.warm(client)
+        monkeypatch.setattr(wire._Round, "_begin", stands_still)
+        at_least_once(is_granted)
 
 
 def test_two_silent_nodes_are_not_waited_for(

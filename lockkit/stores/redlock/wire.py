@@ -56,7 +56,9 @@ class _Round:
     def run(self) -> None:
         try:
             self._begin()
-            while self._goes_on():
+            is_over = False
+            while self._goes_on() and not is_over:
+                is_over = now() >= self._ends  # what came while this process stood still counts
                 for descriptor, _ in self._poll.poll(max(self._ends - now(), 0) * 1000):
                     self._look(descriptor)
         except BaseException:  # interrupted: nobody knows what was sent, and what has been read
@@ -82,8 +84,7 @@ class _Round:
                 self._start(lane, exchange)
 
     def _goes_on(self) -> bool:
-        is_open = bool(self._lines or self._unconnected)
-        return is_open and not self._gather.enough() and now() < self._ends
+        return bool(self._lines or self._unconnected) and not self._gather.enough()
 
     def _start(self, lane: int, exchange: Exchange) -> None:
         line = self._nodes[lane].take()
