@@ -77,11 +77,13 @@ def is_master(server: RedisServer) -> bool:
 
 
 def knows_the_new_one(group: SentinelGroup) -> bool:
-    """Each Sentinel. The first of them is asked to make it the master."""
-    known = [group.state(one)["port"] == group.replica.port for one in group.sentinels]
+    """Each Sentinel. The first of them is asked to make it the master: again, if they have given
+    up. Asked just after it has done so, it begins to make the former one the master again."""
+    states = [group.state(one) for one in group.sentinels]
+    known = [state["port"] == group.replica.port for state in states]
     if not known[0]:
-        fails_over(group)  # again, if they have given up
-    return all(known)
+        fails_over(group)
+    return all(known) and "failover_in_progress" not in states[0]["flags"]
 
 
 def lag(server: RedisServer) -> None:
