@@ -20,6 +20,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from lockkit import aio
+from lockkit.engine import holding
 from lockkit.model.clock import now
 from lockkit.model.settings import settings_from_url
 from lockkit.stores.registry import load_store
@@ -30,6 +31,9 @@ __all__ = ["prepare", "serve"]
 
 CHILD_SECONDS = 20
 """A forked child that hangs is ended after this time; its parent sees that it wrote nothing."""
+
+STALL_SECONDS = 20.0
+"""A request that broke off is repeated after a stall of the machine of so long."""
 
 
 def prepare(settings: Mapping[str, Any]) -> None:
@@ -42,6 +46,7 @@ def prepare(settings: Mapping[str, Any]) -> None:
 
 def serve(settings: Mapping[str, Any]) -> NoReturn:
     """Until standard input ends."""
+    holding.RETRY_WITHIN = STALL_SECONDS
     worker = Worker(settings["url"], settings["options"])
     threading.Thread(target=worker.read, daemon=True).start()
     worker.work()

@@ -157,6 +157,8 @@ def test_a_step_costs_the_same_however_many_there_are(
 ) -> None:
     store: Counted = request.getfixturevalue(kind)
     monkeypatch.setattr(protocol, "alive_for", lambda _: 60.0)  # of a crowd, all are alive
+    protocol.terms.cache_clear()
+    request.addfinalizer(protocol.terms.cache_clear)
     costs(store, use, crowd(store, use, 2))  # the scripts are loaded
     few, many = (costs(store, use, crowd(store, use, size)) for size in (FEW, SOME))
     for step, cost in many.items():

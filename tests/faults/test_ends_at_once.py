@@ -7,6 +7,8 @@ import asyncio
 import socket
 from contextlib import suppress
 
+import pytest
+
 from lockkit import aio
 from lockkit.testing.conformance.base import SOON
 from lockkit.testing.proxy import FaultProxy
@@ -30,8 +32,11 @@ class Greeting(FaultProxy):
                 client.sendall(b"+OK\r\n" * data.count(b"CLIENT"))
 
 
-async def test_whoever_has_waited_for_it_tries_again(redis_server: RedisServer) -> None:
+async def test_whoever_has_waited_for_it_tries_again(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The event loop hears of the end before it goes on with the task that waited."""
+    monkeypatch.setattr("lockkit.engine.holding.RETRY_WITHIN", SOON)
     redis_server.flush()
     with Greeting("127.0.0.1", redis_server.port) as proxy:
         async with aio.connect(f"redis://127.0.0.1:{proxy.port}/0") as locks:

@@ -25,7 +25,7 @@ from lockkit.testing.servers import RedisServer
 NAME = "stock:42"
 TURNS = 3
 VISITORS, WAITERS = 5, 8
-SOCKET_TIMEOUT = 1.0
+SOCKET_TIMEOUT = 3.0
 PATIENCE = 12.0
 """Seconds for one turn: a starved waiter would have had dozens of turns."""
 

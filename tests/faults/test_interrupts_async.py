@@ -90,7 +90,7 @@ async def interrupted_everywhere(step: Step, locks: aio.AsyncLockClient, below: 
                 del run
                 await hands_on(locks)
                 took = now() - began
-            except lockkit.LeaseLost as error:
+            except (lockkit.LeaseLost, lockkit.BackendError) as error:
                 where, took = str(error), math.inf
             if took < 2 * SOON:
                 break

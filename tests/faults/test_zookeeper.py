@@ -6,7 +6,7 @@ import gc
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 
 import pytest
@@ -26,7 +26,7 @@ LONG = 30.0
 SOON = 8.0
 """Seconds: much less than a LONG lease lasts."""
 
-PATIENT = {"connect_timeout": 10.0}
+PATIENT = {"connect_timeout": 20.0}
 TURNS = 2
 
 
@@ -56,7 +56,7 @@ class Clients:
 
     def __call__(self, url: str, ttl: float = LONG, **options: float) -> AnyClient:
         options = {**PATIENT, **options}
-        client = connect(self._api, url, ttl=ttl, acquire_timeout=2 * LONG, options=options)
+        client = connect(self._api, url, ttl=ttl, acquire_timeout=4 * LONG, options=options)
         self._stack.callback(client.stop if isinstance(client, BlockingClient) else client.close)
         return client
 
@@ -83,7 +83,7 @@ def test_the_leader_is_killed(ensemble: Ensemble, clients: Clients, name: str) -
             waiting = threads.submit(other.lock(name).acquire)
             eventually(partial(waits, client, name))
             with killed(ensemble.leader):
-                eventually(partial(works, client, f"{name}:other"))
+                eventually(partial(works, client, f"{name}:other"), 3 * LONG)
                 lease.check()
                 assert not waiting.done()
                 assert lease.release()
@@ -251,7 +251,11 @@ def renewed(client: AnyClient, name: str) -> AnyLease | None:
     """A lease that has been held for longer than its TTL; none, if the machine has stalled."""
     lease, started = client.lock(name).acquire(), now()
     eventually(lambda: lease.lost or now() - started > TTL)
-    return None if lease.lost else lease
+    if not lease.lost:
+        return lease
+    with suppress(BackendError):
+        lease.release()
+    return None
 
 
 def works(client: AnyClient, name: str) -> bool:

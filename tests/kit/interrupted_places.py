@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from interrupted_stores import LONG_TTL, MOST, PATIENT, SOON, TRIES
 from interrupting import Interrupt, Interrupting
 
-from lockkit import LeaseLost, LockClient
+from lockkit import BackendError, LeaseLost, LockClient
 from lockkit.model.clock import now
 from lockkit.model.types import alive_for
 from lockkit.stores.contract import Pushed
@@ -52,7 +52,7 @@ def soon(scene: Callable[[], tuple[float, str]]) -> str:
     for _ in range(TRIES):
         try:
             took, where = scene()
-        except LeaseLost as error:
+        except (LeaseLost, BackendError) as error:
             took, where = math.inf, str(error)
         if took < SOON:
             return where

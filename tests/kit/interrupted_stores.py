@@ -93,7 +93,8 @@ def plain_keys(request: pytest.FixtureRequest) -> Iterator[str]:
 @contextmanager
 def zookeeper(request: pytest.FixtureRequest) -> Iterator[str]:
     request.getfixturevalue("other_servers")
-    with ZooKeeperServer() as server:
+    with ZooKeeperServer() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lockkit.stores.zookeeper.settings.CONNECT_TIMEOUT", 5.0)
         yield server.url
 
 

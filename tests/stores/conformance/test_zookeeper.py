@@ -11,7 +11,7 @@ from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import ZooKeeperServer
 from lockkit.testing.store import ZooKeeperStore
 
-OPTIONS = {"options": {"request_timeout": 3.0}}
+OPTIONS = {"options": {"request_timeout": 3.0, "connect_timeout": 5.0}}
 
 
 class TestZooKeeper(StoreConformance):
