@@ -66,13 +66,13 @@ class ThreadWire(AsyncLocalWire):
     def __init__(self, close: Callable[[], object]) -> None:
         """``close``: closes what the calls have opened."""
         self._close = close
-        self._last: dict[Hashable, Future[Any]] = {}  #: by route
         self._forget()
         process.after_fork(self._forget)
 
     def _forget(self) -> None:
         """The threads stayed in the parent."""
         self._mutex = native.mutex()
+        self._last: dict[Hashable, Future[Any]] = {}  #: by route
         self._lanes: dict[Lane, ThreadPoolExecutor] = {}
 
     async def exchange(self, exchange: Exchange) -> Any:

@@ -29,7 +29,7 @@ Route = tuple[str, str]
 MAX_SESSIONS = 20
 
 PATIENCE = 10.0
-"""Seconds: whoever waits for a session asks much more often."""
+"""Seconds: whoever waits for a session, or has just been given one, asks much sooner."""
 
 GRACE = 5.0
 """Seconds after its end in which a session without renewal is not yet taken for forgotten."""
