@@ -740,6 +740,27 @@ def test_a_waiter_whose_row_is_deleted_goes_on_waiting(
             assert locks.lock("a").try_acquire() is None
 
 
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_a_name_that_two_make_at_once_is_locked_at_any_isolation(
+    request: pytest.FixtureRequest,
+    spawn: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    level: str,
+) -> None:
+    """That of a database, which an administrator has set."""
+    monkeypatch.setattr("lockkit.stores.sessions.session.ANSWER_SECONDS", SOON)
+    with ROW.of(request) as server:
+        preference = f"default_transaction_isolation = '{level}'"
+        server.execute(f"alter database {server.database} set {preference}")
+        with lockkit.connect(server.url, ttl=LONG) as locks, psycopg.connect(server.bare) as other:
+            key = locks.store._key(claim("a"))
+            other.execute("insert into lockkit_row (id, name) values (%s, 'a')", [key])
+            making = spawn(locks.lock("a").acquire)
+            eventually(server.waiters)
+            other.commit()
+            making.result(SOON).release()
+
+
 def test_only_row_mode_holds_back_vacuum(server: SessionServer, connect: Connect) -> None:
     if not isinstance(server, Postgres):
         return

@@ -43,12 +43,14 @@ if TYPE_CHECKING:
 SET_UP = """
 select pg_backend_pid()::text, backend_start::text, pg_is_in_recovery(),
     set_config('synchronous_commit', 'off', false),
+    set_config('default_transaction_isolation', 'read committed', false),
     (select count(set_config(name, '0', false)) from pg_settings where name in (
         'statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout',
         'transaction_timeout'))
 from pg_stat_activity where pid = pg_backend_pid()
 """
-"""It switches off the time limits that this version has: they would end a lease or a wait."""
+"""It switches off the time limits that this version has: they would end a lease or a wait. In a
+stricter isolation, it would be an error if two make the same row at once."""
 
 HEAR_OF_DEAD_WAITERS = "set client_connection_check_interval = '1s'"
 
