@@ -6,14 +6,15 @@ import os
 import socket
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from itertools import count
 from typing import Any
 
 import pytest
+from databases import administrator
 from servers_of_sessions import (
     GET_LOCK,
     MARIADB_ROW,
@@ -23,6 +24,7 @@ from servers_of_sessions import (
     Kind,
     SessionServer,
     SilentNetwork,
+    with_table,
 )
 
 import lockkit
@@ -36,7 +38,7 @@ from lockkit.stores.sessions.pool import Parting, Route, Sessions
 from lockkit.stores.sessions.session import Session
 from lockkit.stores.sessions.wire import SessionWire
 from lockkit.testing import blocking
-from lockkit.testing.conformance.base import eventually
+from lockkit.testing.conformance.base import SOON, eventually
 from lockkit.testing.conformance.steps import claim, granted
 from lockkit.testing.proxy import FaultProxy
 
@@ -142,6 +144,70 @@ def test_databases_of_one_server_do_not_exclude_one_another(
             lease = client.lock("a").try_acquire()
             assert lease is not None
             stack.callback(lease.release)
+
+
+@pytest.mark.parametrize("kind", SERVERS, ids=lambda kind: kind.name)
+def test_waiters_in_other_databases_do_not_count(
+    request: pytest.FixtureRequest, kind: Kind
+) -> None:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(kind.of(request)) for _ in range(2)]
+        each_has_one_waiter([(server, server.url) for server in servers])
+
+
+def test_waiters_for_the_row_of_another_table_do_not_count(request: pytest.FixtureRequest) -> None:
+    """It is in another schema."""
+    with ROW.of(request) as server:
+        server.execute("create schema other")
+        elsewhere = f"{server.url}&options=-c%20search_path%3Dother"
+        with_table(elsewhere)
+        each_has_one_waiter([(server, server.url), (server, elsewhere)])
+
+
+def each_has_one_waiter(places: Sequence[tuple[SessionServer, str]]) -> None:
+    """And no more are allowed."""
+    with ThreadPoolExecutor() as threads, ExitStack() as stack:
+        waiting = []
+        for server, url in places:
+            client = stack.enter_context(lockkit.connect(url, ttl=LONG, max_queue=1))
+            lease = client.lock("a").acquire()
+            waiting.append((lease, joined(client, server, threads)))
+        for lease, waiter in waiting:
+            assert lease.release()
+            waiter.result(SOON)
+
+
+def joined(
+    client: lockkit.LockClient, server: SessionServer, threads: ThreadPoolExecutor
+) -> Future[object]:
+    """A claim that waits for "a", or has given up."""
+    before = len(server.waiters())
+    waiter = threads.submit(lambda: client.lock("a").acquire().release())
+    eventually(lambda: waiter.done() or len(server.waiters()) > before)
+    return waiter
+
+
+@pytest.mark.parametrize("server", [GET_LOCK, MARIADB_ROW], indirect=True, ids=lambda k: k.name)
+def test_a_claim_that_asks_how_many_wait_is_none_of_them(server: SessionServer) -> None:
+    """Another one asks at the same moment."""
+    with (
+        lockkit.connect(server.url, ttl=LONG, max_queue=1) as client,
+        ThreadPoolExecutor() as threads,
+        closing(administrator(server.server)) as other,
+    ):
+        store: Any = client.store
+        question = server.dialect().waiting(store._key(claim("a")))
+        lease = client.lock("a").acquire()
+        with other.cursor() as cursor:
+            cursor.execute(f"use {server.database}")
+            slow = question.replace("connection_id()", f"sleep({LONG})", 1)
+            asking = threads.submit(cursor.execute, slow)
+            (pid,) = eventually(lambda: server.pids("info like 'select sleep%'"))
+            waiter = joined(client, server, threads)
+            assert lease.release()
+            waiter.result(SOON)
+            server.kill(pid)
+            assert asking.exception(SOON)
 
 
 @pytest.mark.parametrize("server", [GET_LOCK, MARIADB_ROW], indirect=True, ids=lambda k: k.name)

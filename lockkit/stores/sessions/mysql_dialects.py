@@ -44,7 +44,9 @@ class MySQL(Dialect):
         return f"set session wait_timeout = {min(max(math.ceil(ttl), 1), FOREVER)}; "
 
     def waiting(self, key: str) -> str:
-        waits = of_sessions("count(*)", f"id <> connection_id() and info like '%{key}%'")
+        """A claim that asks this as well, or is in another database, does not wait for it."""
+        statement = self.join(key).replace("'", "''")
+        waits = of_sessions("count(*)", f"db <=> database() and info = '{statement}'")
         return f"select connection_id(), {waits}"
 
     def find(self, identity: str, started: str) -> str:

@@ -56,7 +56,8 @@ class PostgresAdvisory(Postgres):
     def waiting(self, key: str) -> str:
         return (
             "select pg_backend_pid(), count(*) from pg_locks where locktype = 'advisory' and not "
-            f"granted and (classid::bigint << 32 | objid::bigint) = {key} and objsubid = 1"
+            f"granted and (classid::bigint << 32 | objid::bigint) = {key} and objsubid = 1 and "
+            "database = (select oid from pg_database where datname = current_database())"
         )
 
     def join(self, key: str) -> str:
@@ -104,7 +105,8 @@ class PostgresRow(Postgres, OfRows):
     def waiting(self, key: str) -> str:
         return (
             "select pg_backend_pid(), count(*) from pg_stat_activity where wait_event_type = 'Lock'"
-            f" and datname = current_database() and query like '%{key}%'"
+            f" and datname = current_database() and query like '%{key}%' and pid in "
+            "(select pid from pg_locks where relation = 'lockkit_row'::regclass)"
         )
 
     def make(self, key: str, name: str) -> str:
