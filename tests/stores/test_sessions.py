@@ -22,6 +22,7 @@ from claiming import order_of, rules
 from forking import in_child
 from servers_of_sessions import (
     ADVISORY,
+    GET_LOCK,
     ROW,
     ROWS,
     SERVERS,
@@ -471,6 +472,30 @@ def test_a_connection_that_breaks_leaves_nothing_at_the_server(
                 lease.extend()
             with connect().lock(f"a:{number}", timeout=0):
                 pass
+
+
+def test_a_lock_that_the_server_is_about_to_free_is_not_held_by_somebody_else(
+    connect: Connect, server: SessionServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reply was lost with the connection. Its session is ended, and undoes at first what else
+    was done there: that takes longer than the next attempt."""
+    if server.name != GET_LOCK.name:
+        return
+    monkeypatch.setattr("lockkit.engine.holding.RETRY_WITHIN", SOON)
+    server.execute("create table work (id int primary key)")
+    with FaultProxy("127.0.0.1", server.port) as proxy:
+        far: Any = connect(server.through(proxy.port))
+        far.lock("warm").acquire().release()
+        (idle,) = far.store._sessions._idle
+        with idle.connection._driver.cursor() as cursor:
+            cursor.execute("start transaction")
+            for start in range(0, 100_000, 20_000):
+                cursor.execute(f"insert into work select {start} + seq from seq_1_to_20000")
+        fault = proxy.drop_replies(matching=server.takes)
+        lease = far.lock("a").try_acquire()
+        assert fault.happened.wait(SOON)
+        assert lease
+        assert lease.release()
 
 
 def connections(locks: Any, count: int) -> list[Any]:

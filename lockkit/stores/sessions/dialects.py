@@ -13,6 +13,7 @@ from hashlib import sha256
 from typing import ClassVar
 
 from lockkit.model.errors import ConfigurationError, LockError
+from lockkit.model.types import Finding
 from lockkit.stores.sessions.connection import Connection, Refused, Rows, Statement
 
 KEPT_DAYS = 1
@@ -22,6 +23,13 @@ PRUNED = 100
 """The most that are then deleted."""
 
 YES = frozenset({"t", "1"})
+
+ENDLESS = Finding(
+    "no-session-timeout",
+    "the server does not end a session that falls silent: a holder that is stopped, or whose "
+    "network is cut, keeps its locks",
+    "use PostgreSQL 14 or later, or mode=row",
+)
 
 
 class Dialect(ABC):

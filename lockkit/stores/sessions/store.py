@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
-from lockkit.engine.effects import Exchange, Park, Step
+from lockkit.engine.effects import Exchange, Park, Signal, Step
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendUnavailable, LockError, OutcomeUnknown
 from lockkit.model.types import Busy, Finding, Gone, Grant, Mode, Release, Renewal, Request
@@ -26,8 +26,8 @@ from lockkit.stores.sessions.connection import (
     SessionEnded,
     Statement,
 )
-from lockkit.stores.sessions.dialects import is_taken
-from lockkit.stores.sessions.session import ANSWER_SECONDS, Session
+from lockkit.stores.sessions.dialects import ENDLESS, is_taken
+from lockkit.stores.sessions.session import ANSWER_SECONDS, CANCEL_AGAIN, Session
 from lockkit.stores.sessions.wire import AsyncSessionWire, SessionWire
 from lockkit.stores.sessions.work import together
 
@@ -41,13 +41,6 @@ MAKES = 3
 
 PATIENCE = 1 / 6
 """Part of the ttl for which an extension waits for its answer."""
-
-ENDLESS = Finding(
-    "no-session-timeout",
-    "the server does not end a session that falls silent: a holder that is stopped, or whose "
-    "network is cut, keeps its locks",
-    "use PostgreSQL 14 or later, or mode=row",
-)
 
 
 class SessionStore(Attempts, Sessioned):
@@ -145,7 +138,7 @@ class SessionStore(Attempts, Sessioned):
         """Ask for the lock in a session that has nothing yet."""
         route = route_of(request)
         if self._sessions.remains(route):
-            yield from self._bury(route, route, session)
+            yield from self._bury(route, route, session, ANSWER_SECONDS)
         rows = yield from self._take(session, request)
         if is_taken(rows):
             return self._taken(session, request)
@@ -276,16 +269,21 @@ class SessionStore(Attempts, Sessioned):
             raise BackendUnavailable(f"the process uses all of its {self._sessions.most} sessions")
         return done
 
-    def _bury(self, route: Route, own: Route, session: Session) -> Step[bool]:
+    def _bury(self, route: Route, own: Route, session: Session, seconds: float = 0.0) -> Step[bool]:
         """End what remains of a claim's former session, over one that is ``own``'s. If the server
-        refuses, its silence will end it."""
+        refuses, its silence will end it. It holds the lock until it has gone: wait for that, for
+        ``seconds`` at most."""
         remains, connection = self._sessions.remains(route), session.connection
         if remains is not None and connection is not None:
+            find, until = self._sql.find(remains.identity, remains.started), now() + seconds
             with suppress(Refused):
-                find = self._sql.find(remains.identity, remains.started)
-                if is_taken((yield from self._say(session, own, find))):
-                    end = self._sql.end(remains.identity, connection)
-                    yield from self._say(session, own, end)
+                while is_taken((yield from self._say(session, own, find))):
+                    yield from self._say(session, own, self._sql.end(remains.identity, connection))
+                    if not seconds:
+                        break
+                    if now() > until:
+                        raise OutcomeUnknown("the server has not ended the former session in time")
+                    yield Park(Signal(), CANCEL_AGAIN)
             self._sessions.buried(route)
         return True
 
