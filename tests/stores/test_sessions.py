@@ -165,6 +165,19 @@ def test_a_full_queue_refuses(
     assert waiting.result(SOON)
 
 
+def test_a_ttl_that_is_longer_than_a_time_limit_of_the_server_is_refused(connect: Connect) -> None:
+    """It would end the session sooner."""
+    locks, day = connect(), 24 * 3600.0
+    for _ in range(2):  # with a new session, and with the one that is idle
+        with pytest.raises(ConfigurationError, match=r"ttl is 2160000.0; .* at most 24 days"):
+            locks.lock("a", ttl=25 * day).acquire()
+        with locks.lock("a", ttl=24 * day) as lease:
+            lease.extend()
+            with pytest.raises(ConfigurationError, match="at most 24 days"):
+                lease.extend(25 * day)
+            lease.check()
+
+
 def test_an_attempt_in_vain_leaves_no_ttl_to_the_next_lease(connect: Connect) -> None:
     """They have one session after the other: the server ends it by what it was told last."""
     locks = connect()

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lockkit.engine.effects import Exchange
+from lockkit.model.checks import wrong
 from lockkit.model.clock import now
 from lockkit.model.errors import OutcomeUnknown
 from lockkit.model.types import Grant, Release, Request
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from lockkit.stores.sessions.session import Session
 
 
+LONGEST = 24
+"""Days of a ttl. PostgreSQL's time limits end before 25 days."""
+
+
 class Attempts(Direct):
     """Over the sessions of this process with one database."""
 
@@ -33,6 +38,7 @@ class Attempts(Direct):
         self._prefix = prefix
 
     def asked(self, request: Request) -> Exchange | None:
+        check_length(request.ttl)
         route = request.name, request.token
         session = self._sessions.pin(route, self, opens=False)
         if session is None:
@@ -95,6 +101,12 @@ class Attempts(Direct):
 
     def _key(self, request: Request) -> str:
         return self._sql.key_of(f"{self._prefix}\0{request.name}")
+
+
+def check_length(ttl: float) -> None:
+    """Raise ConfigurationError if the server would end the session sooner."""
+    if ttl > LONGEST * 24 * 3600:
+        raise wrong("ttl", ttl, f"at most {LONGEST} days for locks of a database's sessions")
 
 
 def route_of(request: Request) -> Route:

@@ -41,7 +41,7 @@ class MySQL(Dialect):
     def silence(self, ttl: float, connection: Connection) -> str:
         if connection.silence == ttl:
             return ""
-        return f"set session wait_timeout = {min(max(math.ceil(ttl), 1), FOREVER)}; "
+        return f"set session wait_timeout = {max(math.ceil(ttl), 1)}; "
 
     def waiting(self, key: str) -> str:
         """A claim that asks this as well, or is in another database, does not wait for it."""

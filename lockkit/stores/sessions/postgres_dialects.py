@@ -145,5 +145,5 @@ class PostgresRow(Postgres, OfRows):
 
 
 def milliseconds(ttl: float) -> int:
-    """As PostgreSQL's settings take them: for 24 days at most."""
-    return min(max(round(ttl * 1000), 1), 2**31 - 1)
+    """As PostgreSQL's settings take them."""
+    return max(round(ttl * 1000), 1)

@@ -18,7 +18,7 @@ from lockkit.model.errors import BackendUnavailable, LockError, OutcomeUnknown
 from lockkit.model.types import Busy, Finding, Gone, Grant, Mode, Release, Renewal, Request
 from lockkit.runtime.process import new_token
 from lockkit.stores.contract import Sessioned
-from lockkit.stores.sessions.attempts import Attempts, route_of
+from lockkit.stores.sessions.attempts import Attempts, check_length, route_of
 from lockkit.stores.sessions.connection import (
     Connection,
     Refused,
@@ -54,6 +54,7 @@ class SessionStore(Attempts, Sessioned):
         return AsyncSessionWire(close)
 
     def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
+        check_length(request.ttl)
         route, sessions = route_of(request), self._sessions
         session = sessions.of(route)
         if session is not None:
@@ -118,6 +119,7 @@ class SessionStore(Attempts, Sessioned):
         """All at once: a session that does not answer must not hold up the others."""
         works = {}
         for request in requests:
+            check_length(request.ttl)
             session = self._sessions.of(route_of(request))
             if session is not None and session.holds:
                 patience = min(request.ttl * PATIENCE, most)
