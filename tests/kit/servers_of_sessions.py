@@ -28,6 +28,7 @@ class SessionServer:
     name: str
     takes: bytes  #: a part of what is sent to take a lock
     finds: bytes  #: and to look whether there is another session
+    begins: bytes  #: and first in a session
     limit = 0.2  #: seconds, of statements
     hears_of_dead_waiters = True
     admin: Any  #: a connection that is kept: tests look at sessions again and again
@@ -79,6 +80,7 @@ class SessionServer:
 
 class Postgres(SessionServer):
     finds = b"backend_start = '"
+    begins = b"pg_is_in_recovery"
     waiting = "wait_event_type = 'Lock'"
 
     def pids(self, where: str = "true") -> list[int]:

@@ -568,6 +568,26 @@ def test_a_store_that_is_down(connect: Connect, server: SessionServer) -> None:
         far.lock("b").acquire().release()
 
 
+def test_a_server_that_falls_silent_as_a_session_begins(
+    connect: Connect,
+    server: SessionServer,
+    spawn: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has let the client in. PyMySQL has time limits of its own."""
+    if not isinstance(server, Postgres):
+        return
+    monkeypatch.setattr("lockkit.stores.sessions.libpq.ANSWER_SECONDS", 0.5)
+    with FaultProxy("127.0.0.1", server.port) as proxy:
+        fault = proxy.delay_requests(matching=server.begins)
+        waiting = spawn(connect(server.through(proxy.port)).lock("a").acquire)
+        assert fault.arrived.wait(SOON)
+        try:
+            assert isinstance(waiting.exception(SOON), BackendUnavailable)
+        finally:
+            fault.release()
+
+
 def test_what_it_cannot_is_refused(connect: Connect) -> None:
     locks = connect()
     with locks.lock("a") as lease, pytest.raises(UnsupportedCapability, match="redis"):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import psycopg
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus
 
+from lockkit.model.clock import now
 from lockkit.model.errors import BackendUnavailable, StoreRefused
 from lockkit.runtime import native
 from lockkit.stores.servers import (
@@ -29,6 +30,8 @@ from lockkit.stores.sessions.connection import (
     Statement,
     pooled,
 )
+from lockkit.stores.sessions.dialects import YES
+from lockkit.stores.sessions.session import ANSWER_SECONDS
 
 CANCEL_SECONDS = 2.0
 OK, BAD = ConnStatus.OK, ConnStatus.BAD
@@ -72,8 +75,8 @@ class PostgresConnection(Connection):
         try:
             self._set_up(may_be_pooled=may_be_pooled)
             if prepared:
-                self._driver.execute(prepared)
-        except psycopg.Error as error:
+                self._ask(prepared)
+        except (Refused, SessionEnded) as error:
             self.close()
             raise no_connection(error) from error
         except BaseException:
@@ -81,23 +84,35 @@ class PostgresConnection(Connection):
             raise
 
     def _set_up(self, *, may_be_pooled: bool) -> None:
-        found = self._driver.execute(SET_UP).fetchone()
-        assert found is not None
-        self.identity, self.started, is_standby, *_ = found
+        identity, started, is_standby, *_ = self._ask(SET_UP)[0]
+        self.identity, self.started = str(identity), str(started)
         if may_be_pooled:
-            with self._driver.transaction():
-                pass  # refused by PgBouncer if it gives each statement to another session
+            self._ask("begin")  # refused by PgBouncer if it gives each statement to another session
+            self._ask("commit")
         elif self.identity != str(self._libpq.backend_pid):
             raise pooled()
-        if is_standby:
+        if is_standby in YES:
             raise StoreRefused(
                 "the PostgreSQL server is a standby, whose locks do not exclude those of the "
                 "primary: point LOCATION at the primary"
             )
         self.ends_silence = self._libpq.server_version >= HAS_TIMEOUTS
         if self.ends_silence:
-            with suppress(psycopg.Error):  # not every operating system can
-                self._driver.execute(HEAR_OF_DEAD_WAITERS)
+            with suppress(Refused):  # not every operating system can
+                self._ask(HEAR_OF_DEAD_WAITERS)
+
+    def _ask(self, statement: str) -> Rows:
+        """Its reply. Raises BackendUnavailable if it does not come in time."""
+        until = now() + ANSWER_SECONDS
+        self.send(statement)
+        try:
+            while (rows := self.fetch()) is None:
+                if (left := until - now()) <= 0:
+                    raise BackendUnavailable("the PostgreSQL server did not answer in time")
+                self.poll(left * 1000)
+        finally:
+            self.is_owed = False
+        return rows
 
     @property
     def is_closed(self) -> bool:
@@ -194,7 +209,8 @@ def texts(result: PGresult) -> Rows:
 
 
 def no_connection(error: BaseException) -> BackendUnavailable:
-    refused = postgresql_refuses(getattr(error, "sqlstate", None) or "", error)
+    code = error.code if isinstance(error, Refused) else getattr(error, "sqlstate", None)
+    refused = postgresql_refuses(code or "", error)
     return cannot_connect("PostgreSQL server", first_line(error), is_refusal=refused)
 
 
