@@ -177,6 +177,7 @@ class Row(Postgres):
 
 class MariaDB(SessionServer):
     finds = b"and host = '"
+    begins = b"select connection_id(), "
     idling = (
         "idle_transaction_timeout",
         "idle_readonly_transaction_timeout",

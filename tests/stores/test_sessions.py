@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import psycopg
@@ -935,6 +935,29 @@ def test_a_forked_child_that_outlives_its_parent_keeps_nothing(
         parent.kill()
         with connect().lock("a", timeout=SOON):
             pass
+
+
+def test_a_child_that_is_forked_as_a_session_begins_keeps_nothing(
+    connect: Connect,
+    server: SessionServer,
+    spawn: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lockkit.stores.sessions.libpq.ANSWER_SECONDS", SOON)
+    monkeypatch.setattr("lockkit.stores.sessions.mysql.SECONDS", SOON)
+    with FaultProxy("127.0.0.1", server.port) as proxy:
+        fault = proxy.delay_requests(matching=server.begins)
+        acquiring = spawn(connect(server.through(proxy.port)).lock("a").acquire)
+        assert fault.arrived.wait(SOON)
+        in_child(lambda: has_no_socket_to(proxy.port))
+        fault.release()
+        assert acquiring.result(SOON).release()
+
+
+def has_no_socket_to(port: int) -> None:
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as found:
+            assert found.getpeername()[1:] != (port,)
 
 
 def test_a_holder_that_is_cut_off_hears_within_a_heartbeat(

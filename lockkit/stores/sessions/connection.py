@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import ClassVar, NamedTuple
 
 from lockkit.model.errors import (
@@ -97,6 +99,14 @@ class Connection(ABC):
         """Read from this socket."""
         self.descriptor, self.poll = descriptor, native.poll(descriptor)
         self._generation = process.generation()
+        process.after_fork(self._let_go)
+
+    def _let_go(self) -> None:
+        """In a forked child, which neither uses nor closes it. The server must notice when the
+        parent dies, so the null device replaces its socket here."""
+        if not self.is_closed:
+            with suppress(OSError), open(os.devnull, "rb") as nothing:
+                os.dup2(nothing.fileno(), self.descriptor, inheritable=False)
 
     def is_same(self, other: Connection) -> bool:
         """Whether both are one session of the server."""

@@ -7,10 +7,8 @@ and released by another client than the one that took it.
 from __future__ import annotations
 
 import math
-import os
 import weakref
 from collections.abc import Callable, Hashable
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from lockkit.engine.effects import Signal
@@ -71,13 +69,7 @@ class Sessions:
         self._remains: dict[Route, Remains] = {}
 
     def _forget(self) -> None:
-        """In a forked child: it neither uses nor closes its parent's connections. The server must
-        notice when the parent dies, so the null device replaces their sockets here."""
-        with suppress(OSError), open(os.devnull, "rb") as nothing:
-            for session in [*self._pinned.values(), *self._idle]:
-                if session.connection is not None and not session.connection.is_closed:
-                    with suppress(OSError):
-                        os.dup2(nothing.fileno(), session.connection.descriptor, inheritable=False)
+        """In a forked child. It closes none of its parent's connections."""
         self._inherited += [self._pinned, self._idle]
         self._reset()
 
