@@ -44,6 +44,7 @@ from lockkit.model.errors import (
     UnsupportedCapability,
 )
 from lockkit.model.types import Busy, Gone, Grant, Mode, Release, Request, alive_for
+from lockkit.stores.zookeeper.failures import told
 from lockkit.stores.zookeeper.handler import Handler
 from lockkit.stores.zookeeper.nodes import guid_of
 from lockkit.stores.zookeeper.requests import Reply, join
@@ -333,6 +334,22 @@ def test_there_are_only_so_many_sessions(locks: lockkit.LockClient) -> None:
     with pytest.raises(ConfigurationError, match="8 different ttls"):
         locks.lock("n18", ttl=18).acquire()
     assert all(lease.release() for lease in leases)
+
+
+def test_an_error_that_kazoo_does_not_know_is_that_of_one_request(
+    locks: lockkit.LockClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The servers do not allow to be reconfigured, and say so by a number that kazoo has not."""
+    lease = locks.lock("stock").acquire()
+    session = session_of(locks, "stock")
+    asked = session.send([lambda s: s.kazoo.reconfig_async("", "", "server.1=x:1:2;3", -1)])
+    eventually(lambda: asked.is_set)
+    with pytest.raises(StoreRefused, match="does not know"):
+        told(asked.said[0])
+    assert "the error -123" in caplog.text
+    assert not session.is_over
+    lease.check()
+    assert lease.release()
 
 
 def test_a_release_after_its_client_was_closed_connects_no_more(

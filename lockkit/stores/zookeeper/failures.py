@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from kazoo import exceptions as driver
 
 from lockkit.model.errors import BackendError, BackendUnavailable, OutcomeUnknown, StoreRefused
+from lockkit.model.log import log
 from lockkit.stores.servers import tls_remedy
 
 
@@ -15,14 +17,27 @@ class SessionEnded(OutcomeUnknown):
 
 
 UNSENT_OR_UNHEARD = (driver.ConnectionLoss, driver.OperationTimeoutError, driver.SessionMovedError)
+UNNAMED = driver.APIError
+"""Stands for the errors that kazoo does not know. No server replies with it."""
+
 REFUSALS = {
     driver.NoAuthError: "its ACL does not let this user with this password do this",
     driver.AuthFailedError: "it refuses the user or the password",
     driver.InvalidACLError: "it refuses the ACL: 'creator' needs a username",
     driver.NotReadOnlyCallError: "the server has no majority, and only answers reads",
     driver.QuotaExceededError: "the quota of its path is exceeded",
+    UNNAMED: "it replied with an error that kazoo does not know; the log has its number",
 }
 PASSING = {driver.NotReadOnlyCallError}
+
+
+def reading(read: Callable[..., Any], header: Any, *reply: Any) -> Any:
+    """Replaces kazoo's step ``read``, which ends the session at the number of an error that it does
+    not know. It is the error of one request only."""
+    if header.err not in driver.EXCEPTIONS:  # it has 0, too
+        log.warning("ZooKeeper replied with the error %s, which kazoo does not know", header.err)
+        header = header._replace(err=UNNAMED.code)
+    return read(header, *reply)
 
 
 def lost(error: BaseException | None) -> BackendError | None:

@@ -18,7 +18,7 @@ from lockkit.model.clock import now
 from lockkit.model.errors import BackendError, BackendUnavailable, StoreRefused
 from lockkit.model.log import log
 from lockkit.runtime import native
-from lockkit.stores.zookeeper.failures import unreachable
+from lockkit.stores.zookeeper.failures import reading, unreachable
 from lockkit.stores.zookeeper.handler import Answer, Handler, logger_of_kazoo
 from lockkit.stores.zookeeper.requests import Ask
 from lockkit.stores.zookeeper.settings import Configuration
@@ -93,10 +93,10 @@ class Session:
         )
         self.kazoo.add_listener(self._listen)
         self._handler.on_end = self._end
-        self._connect = self.kazoo._connection._connect
-        self._submit = self.kazoo._connection._submit
-        self.kazoo._connection._connect = self._connecting
-        self.kazoo._connection._submit = self._submitting
+        connection = self.kazoo._connection
+        self._connect, self._submit = connection._connect, connection._submit
+        connection._connect, connection._submit = self._connecting, self._submitting
+        connection._read_response = partial(reading, connection._read_response)
         self._sure = 0.0  #: the leader knows that the session was alive then
         self._signs = deque[float](maxlen=SIGNS)  #: something was sent just after these moments
         self._xids = 0
