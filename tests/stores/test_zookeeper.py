@@ -1190,6 +1190,17 @@ def test_what_is_no_url_is_refused(wrong: str) -> None:
     assert CANARY not in str(caught.value)
 
 
+@pytest.mark.parametrize("path", ["/..", "/a/../b", "/.", "/a/./b", "//", "//a", "/a//b", "/a//"])
+def test_a_chroot_that_is_no_path_of_zookeeper_is_refused(path: str) -> None:
+    with pytest.raises(ConfigurationError, match="chroot"):
+        lockkit.connect(f"zookeeper://host{path}")
+
+
+@pytest.mark.parametrize("path", ["", "/", "/..a/.b./", "/a/b"])
+def test_any_other_chroot_is_taken(path: str) -> None:
+    lockkit.connect(f"zookeeper://host{path}").close()
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [

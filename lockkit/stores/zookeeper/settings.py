@@ -58,7 +58,7 @@ class Configuration:
                 f"OPTIONS{near_option(settings.location, OPTIONS)}"
             )
         self.hosts = found["hosts"]
-        self.chroot = (found["chroot"] or "").rstrip("/")
+        self.chroot = self._read_chroot(found["chroot"] or "")
         self.prefix = settings.key_prefix
         self.connect_timeout: float = options.get("connect_timeout", CONNECT_TIMEOUT)
         self.request_timeout: float = options.get("request_timeout", REQUEST_TIMEOUT)
@@ -67,6 +67,16 @@ class Configuration:
         acl = options.get("acl", "creator" if self._login else "open")
         self.acl: list[ACL] = ACLS[acl] if isinstance(acl, str) else list(acl)
         self.tls = self._tls(options) if options.get("ssl") else None
+
+    def _read_chroot(self, path: str) -> str:
+        """Without a slash at its end."""
+        chroot = path.removesuffix("/")
+        if not {"", ".", ".."}.isdisjoint(chroot.split("/")[1:]):
+            raise ConfigurationError(
+                f"the chroot in the LOCATION of lock alias {self.alias!r} has a part that is "
+                "empty, '.' or '..', and ZooKeeper has no such paths: write it out, as in /shop/eu"
+            )
+        return chroot
 
     def _read_login(self, login: str | None, options: dict[str, Any]) -> tuple[str, Any] | None:
         if login is not None and "username" in options:
