@@ -336,6 +336,41 @@ def test_there_are_only_so_many_sessions(locks: lockkit.LockClient) -> None:
     assert all(lease.release() for lease in leases)
 
 
+def test_with_all_sessions_in_use_what_is_no_claim_asks_in_one_of_them(
+    either: AnyClient, other: lockkit.LockClient, tree: KazooClient
+) -> None:
+    """None of them has the client's own ttl."""
+    leases = [either.lock(f"n{ttl}", ttl=ttl).acquire() for ttl in range(10, 18)]
+    assert other.break_("n10", fence=leases[0].fencing_token, by="anna")
+    assert not leases[0].release()
+    assert either.inspect("n11") is not None
+    store: Any = either.store
+    request = claim("stock")._replace(ttl=17.0)
+    assert isinstance(either.perform(store.acquire(request)), Grant)
+    store._nodes.forget(request.token)  # it was extended, and then not kept in time
+    either.perform(store.release(request._replace(ttl=60.0)))
+    assert claims(tree, "stock") == []
+    assert all(lease.release() for lease in leases[1:])
+
+
+def test_a_session_lasts_no_longer_than_the_protocol_can_say(
+    other_servers: None, url: str, locks: lockkit.LockClient
+) -> None:
+    longest = (2**31 - 1) / 1000
+    with pytest.raises(ConfigurationError, match="at most 2147483 s"):
+        lockkit.connect(url, ttl=longest + 1)
+    with pytest.raises(ConfigurationError, match="at most 2147483 s"):
+        locks.lock("stock", ttl=longest + 1).acquire()
+    with (
+        ZooKeeperServer(f"maxSessionTimeout={2**31 - 1}") as server,
+        lockkit.connect(server.url, ttl=longest, options=PATIENT) as client,
+    ):
+        lease = client.lock("stock").acquire()
+        assert lease.remaining() > longest / 4
+        lease.extend(longest + 1)
+        assert lease.release()
+
+
 def test_an_error_that_kazoo_does_not_know_is_that_of_one_request(
     locks: lockkit.LockClient, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -42,7 +42,7 @@ class ZooKeeperListing(Listed):
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
         self._root = configuration.root()
-        self._route = max(int(configuration.ttl * 1000), 1)
+        self._route = configuration.route
 
     def folder(self, name: str) -> str:
         return f"{self._root}/{LOCKS}/{component(name)}"
@@ -51,7 +51,7 @@ class ZooKeeperListing(Listed):
         return self._configuration.fence_base + zxid
 
     def _ask(self, *requests: Ask) -> Step[list[Any]]:
-        """Ask in the session for listings. Without requests, nothing is sent."""
+        """Ask in any session. Without requests, nothing is sent."""
         return (yield from ask(self._route, *requests)).answers if requests else []
 
     def make(self, path: str, route: int) -> Step[None]:

@@ -20,6 +20,7 @@ from lockkit.stores.zookeeper.handler import Answer
 from lockkit.stores.zookeeper.record import data_of
 from lockkit.stores.zookeeper.requests import children, delete
 from lockkit.stores.zookeeper.session import Session
+from lockkit.stores.zookeeper.settings import milliseconds
 
 NUMBER = 10
 """Digits that ZooKeeper puts behind the name of a sequential node."""
@@ -217,7 +218,7 @@ def guid_of(token: str) -> str:
 
 def route_of(request: Request) -> int:
     """A session has the timeout that its claims asked for as their ttl."""
-    return max(int(request.ttl * 1000), 1)
+    return milliseconds(request.ttl)
 
 
 def is_numbered(path: str) -> bool:

@@ -71,11 +71,11 @@ class ZooKeeperQueue(ZooKeeperListing):
     def enter(self, request: Request) -> Step[Grant | Busy | Gone]:
         """A try that finds somebody leaves no node, and does not name a holder that has left."""
         folder, route = self.folder(request.name), route_of(request)
-        session, (names,), _ = yield from ask(route, children(folder))
+        session, (names,), _ = yield from ask(route, children(folder), is_claim=True)
         queue, holder = in_order(told(names, NoNodeError)), ""
         if queue and request.mode is Mode.TRY:  # it may just have ended, and other servers know
             again = sync(folder), children(folder), read(f"{folder}/{queue[0]}")
-            session, (_, names, first), _ = yield from ask(route, *again)
+            session, (_, names, first), _ = yield from ask(route, *again, is_claim=True)
             queue, holder = in_order(told(names, NoNodeError)), holder_of(first)
         is_full = _is_full(request, len(queue))
         if queue and (request.mode is Mode.TRY or is_full):

@@ -21,7 +21,8 @@ class Batch(NamedTuple):
 
     requests: Sequence[Ask]
     patience: float | None = None  #: seconds to wait for a session; None: as configured
-    session: Session | None = None  #: the only one that may be asked; None: that of the route
+    session: Session | None = None  #: the only one that may be asked; None: see ``ask``
+    is_claim: bool = False
 
 
 class Reply(NamedTuple):
@@ -31,10 +32,15 @@ class Reply(NamedTuple):
 
 
 def ask(
-    route: int, *requests: Ask, patience: float | None = None, session: Session | None = None
+    route: int,
+    *requests: Ask,
+    patience: float | None = None,
+    session: Session | None = None,
+    is_claim: bool = False,
 ) -> Step[Reply]:
-    """``route``: the session's timeout in milliseconds. ``session``: no other one is asked."""
-    reply: Reply = yield Exchange(Batch(requests, patience, session), route)
+    """``route``: the session's timeout in milliseconds. If there is none with it, one is made for a
+    claim, and another one is asked for all else. ``session``: no other one is asked."""
+    reply: Reply = yield Exchange(Batch(requests, patience, session, is_claim), route)
     return reply
 
 

@@ -34,6 +34,9 @@ FENCE_BASE = 1 << 52
 
 MOST_FENCE_BASE = 1 << 62
 
+LONGEST = 2**31 - 1
+"""Milliseconds: the protocol has 32 bits for the timeout of a session."""
+
 URL = r"zookeeper://(?:(?P<login>[^@/?#]*)@)?(?P<hosts>[^@/?#]+)(?P<chroot>/[^?#]*)?"
 HOST = r"(?:[^\[\]:,\s]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?"
 ACLS = {
@@ -48,7 +51,8 @@ class Configuration:
 
     def __init__(self, settings: AliasSettings) -> None:
         self.alias = settings.alias
-        self.ttl = settings.ttl
+        self.route = milliseconds(settings.ttl)
+        refuse_longer(self.route)
         options = checked_options(settings)
         found = re.fullmatch(URL, settings.location)
         if found is None or not all(re.fullmatch(HOST, host) for host in found["hosts"].split(",")):
@@ -110,6 +114,18 @@ class Configuration:
     def root(self) -> str:
         """The path below which all is kept for this key prefix."""
         return f"{self.chroot}/{component(self.prefix) if self.prefix else '-'}"
+
+
+def milliseconds(ttl: float) -> int:
+    """The timeout of a session for claims with this ttl."""
+    return max(int(ttl * 1000), 1)
+
+
+def refuse_longer(timeout: int) -> None:
+    """Raise ConfigurationError for a session that would last too long, in milliseconds."""
+    if timeout > LONGEST:
+        longest = f"at most {LONGEST // 1000} s, which is 24.8 days: no session lasts longer"
+        raise wrong("ttl", timeout / 1000, f"{longest} in ZooKeeper")
 
 
 def component(text: str) -> str:

@@ -30,7 +30,7 @@ from lockkit.stores.zookeeper.failures import SessionEnded, lost
 from lockkit.stores.zookeeper.nodes import Nodes
 from lockkit.stores.zookeeper.requests import Reply
 from lockkit.stores.zookeeper.session import Answers, Session
-from lockkit.stores.zookeeper.settings import Configuration
+from lockkit.stores.zookeeper.settings import Configuration, refuse_longer
 
 MAX_SESSIONS = 8
 
@@ -72,8 +72,8 @@ class Sessions:
         self._tell()
 
     def _exchanging(self, exchange: Exchange) -> Step[Reply]:
-        (requests, patience, only), route = exchange
-        session = only or self._of(route)  # type: ignore[arg-type]  # all of ours are numbers
+        (requests, patience, only, is_claim), route = exchange
+        session = only or self._of(route, is_claim=is_claim)  # type: ignore[arg-type]  # a number
         if only is not None and session.is_over:  # a new one that fails at once says why, below
             raise SessionEnded("the session in ZooKeeper is over")
         if not session.is_open:
@@ -94,7 +94,11 @@ class Sessions:
         for signal in ended:
             yield Park(signal, until - now())
 
-    def _of(self, milliseconds: int) -> Session:
+    def _of(self, milliseconds: int, *, is_claim: bool = True) -> Session:
+        """The session with this timeout. Any other that is there will do, unless it is a claim that
+        asks: a release is never refused because there are too many."""
+        if not is_claim and milliseconds not in self._sessions:
+            milliseconds = next(iter(tuple(self._sessions)), self._configuration.route)
         session = self._sessions.get(milliseconds)
         if session is None or session.is_over:
             with self._making:
@@ -104,6 +108,7 @@ class Sessions:
         return session
 
     def _make(self, milliseconds: int) -> Session:
+        refuse_longer(milliseconds)
         if len(self._sessions) >= MAX_SESSIONS and milliseconds not in self._sessions:
             raise ConfigurationError(
                 f"locks of the alias {self._configuration.alias!r} have more than {MAX_SESSIONS} "
