@@ -171,7 +171,7 @@ class OrderInDatabase(OpenOrder):
         answer = super().fail(error)
         if not is_conflict(error):
             return answer
-        log.warning("an order was rolled back because of another transaction: %s", error)
+        log.warning("a transaction was rolled back because of another one: %s", error)
         return self.visit.refuse(refusals.NOT_SAVED)
 
     def _insert(self, database: rows.Database, record: Record) -> None:

@@ -113,11 +113,10 @@ class OwnTransaction(OrderInDatabase):
         return response
 
     def fail(self, error: BaseException) -> HttpResponseBase | None:
+        """What the view has saved outside of its block stays, so nothing is said of that."""
         answer: HttpResponseBase | None = super().fail(error)
-        if error is self._rolled_back_by and not self._committed:
-            return answer
-        may_be_saved = self._committed or isinstance(error, LeaseLost)  # outside of its block
-        return None if may_be_saved else answer
+        is_undone = error is self._rolled_back_by and not self._committed
+        return answer if is_undone else None
 
     def _check(self, block: Atomic) -> None:
         if not getattr(block, "durable", False):  # the stubs do not know it

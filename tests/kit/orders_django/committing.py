@@ -24,6 +24,7 @@ from lockkit.model.errors import LeaseLost
 from lockkit_django import lock_view, locks
 from lockkit_django.orders import IdempotentMixin, idempotent
 from orders_django import views
+from orders_django.endings import deadlock
 from orders_django.views import Broken, sell
 
 
@@ -153,6 +154,22 @@ def loses_outside(request: Any) -> HttpResponse:
 
 
 @idempotent(atomic=False)
+def conflicts_outside(request: Any) -> HttpResponse:
+    """Its first transaction has been committed, and its second one meets another's."""
+    sell("conflicts-outside")
+    deadlock()
+    return HttpResponse("impossible")
+
+
+@idempotent(atomic=False)
+def conflicts_inside(request: Any) -> HttpResponse:
+    with request.order.commit_in(transaction.atomic(durable=True)):
+        sell("conflicts-inside")
+        deadlock()
+    return HttpResponse("impossible")
+
+
+@idempotent(atomic=False)
 def loses(request: HttpRequest) -> HttpResponse:
     with request.order.commit_in(transaction.atomic(durable=True)):  # type: ignore[attr-defined]
         number = sell("loses")
@@ -235,6 +252,8 @@ VIEWS: dict[str, Any] = {
     "dies-after-commit": dies_after_commit,
     "loses": loses,
     "loses-outside": loses_outside,
+    "conflicts-outside": conflicts_outside,
+    "conflicts-inside": conflicts_inside,
     "loses-inside": loses_inside,
     "loses-another": loses_another,
     "mails": mails,

@@ -193,7 +193,7 @@ def sold_out_in_commit_in(request: Any) -> HttpResponse:
     return HttpResponse(f"sold {number}", status=201)
 
 
-def _deadlock() -> None:
+def deadlock() -> None:
     class Deadlock(Exception):
         sqlstate = "40P01"
 
@@ -202,7 +202,7 @@ def _deadlock() -> None:
 
 def hooks(request: HttpRequest) -> HttpResponse:
     """A hook of its COMMIT meets a deadlock."""
-    transaction.on_commit(_deadlock)
+    transaction.on_commit(deadlock)
     return HttpResponse(f"sold {sell('hooks')}", status=201)
 
 

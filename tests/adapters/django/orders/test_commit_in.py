@@ -122,9 +122,18 @@ def test_a_success_without_commit_in_stands_although_the_lease_was_lost(
     assert buy("without?status=200").status_code == 200
 
 
-def test_a_lease_that_is_lost_outside_of_the_block_says_not_that_nothing_was_saved() -> None:
-    assert buy("loses-outside").status_code == 500
+@pytest.mark.parametrize("kind", ["loses-outside", "conflicts-outside"])
+def test_an_error_outside_of_the_block_says_not_that_nothing_was_saved(kind: str) -> None:
+    """Neither a lease that was lost nor a deadlock undoes what is committed."""
+    response = buy(kind)
+    assert (response.status_code, b"order-" in response.content) == (500, False)
     assert Sale.objects.count() == 1
+
+
+def test_a_conflict_inside_the_block_says_that_nothing_was_saved() -> None:
+    response = buy("conflicts-inside")
+    assert (response.status_code, response.json()["code"]) == (503, "order-not-saved")
+    assert state() == (0, [])
 
 
 @pytest.mark.parametrize("kind", ["loses", "loses-inside", "loses-another"])
