@@ -77,10 +77,12 @@ def held_by(owner: object) -> AnyLease | None:
 
 
 def check_all() -> None:
-    """Raise LeaseLost if a lease of the current request was lost."""
-    for held in of_this_request():
-        held.lease.check()
+    """Raise LeaseLost if a lease of the current request was lost. That of its order is looked at
+    wherever it was taken: a decorator may push an app context around the view."""
     order = db_session.order_of_app()
+    leases = [] if order is None else order.leases
+    for lease in [*leases, *(held.lease for held in of_this_request())]:
+        lease.check()
     if order is not None and order.kept is not None:
         order.kept.check()
 

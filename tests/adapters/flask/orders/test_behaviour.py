@@ -6,7 +6,8 @@ import multiprocessing
 import secrets
 import threading
 import time
-from functools import reduce
+from contextlib import suppress
+from functools import reduce, wraps
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +18,15 @@ from flask_project import Order, User, create_app, db, die, put
 
 import lockkit
 from lockkit.orders.rows import TABLE as TABLE_NAME
-from lockkit_flask import LockKit, current_lease, idempotent, lock_view, locks, remember_guest
+from lockkit_flask import (
+    LockKit,
+    current_lease,
+    current_order,
+    idempotent,
+    lock_view,
+    locks,
+    remember_guest,
+)
 from lockkit_flask.leases import request_leases
 from lockkit_flask.state import app_locks
 
@@ -350,6 +359,55 @@ def test_a_lost_lease_of_the_view_rolls_back(
     response = post(shop, "/lose")
     assert (response.status_code, response.json["code"]) == (503, "order-lease-lost")
     assert (orders(shop, "lose"), records(shop)) == (0, 0)
+
+
+def pushing(app: Flask, view: Callable[[], ResponseReturnValue], then: Callable[[], None]) -> Any:
+    """A decorator that pushes an app context around an order, and then does something else."""
+    ordered = idempotent(view)
+
+    @wraps(ordered)
+    def pushes() -> ResponseReturnValue:
+        with app.app_context():
+            answer = ordered()
+        then()
+        return answer
+
+    return pushes
+
+
+def sell_pushed() -> ResponseReturnValue:
+    put("pushed")
+    db.session.commit()
+    return "sold", 201
+
+
+def test_a_lost_lease_rolls_back_though_its_app_context_has_ended(shop: Flask) -> None:
+    def lose() -> None:
+        (lease,) = current_order.leases
+        assert locks["default"].break_(lease.name, fence=lease.fencing_token)
+        with suppress(lockkit.LeaseLost):
+            lease.extend()
+
+    view = pushing(shop, sell_pushed, lose)
+    shop.add_url_rule("/pushed", view_func=view, methods=["POST"])
+    response = post(shop, "/pushed")
+    assert (response.status_code, response.json["code"]) == (503, "order-lease-lost")
+    assert (orders(shop, "pushed"), records(shop)) == (0, 0)
+
+
+def test_a_lock_of_the_view_lasts_until_the_commit_though_its_app_context_has_ended(
+    shop: Flask,
+) -> None:
+    held: list[str] = []
+
+    def look() -> None:
+        held.extend(info.name.partition(":")[0] for info in locks["default"].holders())
+
+    view = pushing(shop, lock_view("stock")(sell_pushed), look)
+    shop.add_url_rule("/pushed", view_func=view, methods=["POST"])
+    assert post(shop, "/pushed").status_code == 201
+    assert sorted(held) == ["order", "stock"]
+    assert nothing_is_held(shop)
 
 
 def lost() -> bool:
