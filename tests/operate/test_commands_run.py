@@ -6,6 +6,7 @@ import ctypes
 import io
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -499,6 +500,32 @@ def test_it_hears_of_the_end_also_if_it_inherits_a_mask(url: str) -> None:
         process.stdin.write(b"\n")
         process.stdin.close()
         assert process.wait(20) == 0
+
+
+HANDLES = """
+#include <signal.h>
+static void handle(int number) {}
+__attribute__((constructor)) static void begin(void) {
+    signal(SIGHUP, handle);
+    signal(SIGCHLD, handle);
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs gcc and libc6-dev")
+def test_handlers_that_were_not_installed_by_python_are_left_alone(
+    url: str, tmp_path: Path
+) -> None:
+    """As in a program that embeds it: it has no object for them, and cannot set them again."""
+    (tmp_path / "handles.c").write_text(HANDLES)
+    library = str(tmp_path / "handles.so")
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-o", library, str(tmp_path / "handles.c")], check=True
+    )
+    command = [sys.executable, "-m", "lockkit", "--url", url, "locks", "run", "job", "true"]
+    environment = {**os.environ, "LD_PRELOAD": library}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
 
 
 def catches(status: str, number: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
 from typing import Any
@@ -97,13 +98,16 @@ async def held_by_coroutine(request: HttpRequest) -> HttpResponse:
     return HttpResponse("sold", status=201)
 
 
-@wraps(async_sold)
-async def above_coroutine(request: HttpRequest) -> HttpResponse:
-    with locks["default"].lock("stock:42", timeout=0):
-        if "X-Fail" in request.headers:
-            await async_sold(request)
-            raise ZeroDivisionError
-        return await async_sold(request)  # type: ignore[no-any-return]
+def _above_coroutine(name: str, lock: Callable[[], Any]) -> Any:
+    @wraps(async_sold)
+    async def view(request: HttpRequest) -> HttpResponse:
+        with lock():
+            if "X-Fail" in request.headers:
+                await async_sold(request)
+                raise ZeroDivisionError
+            return await async_sold(request)  # type: ignore[no-any-return]
+
+    return _named(name, view)
 
 
 def _named(name: str, view: Any) -> Any:
@@ -121,6 +125,11 @@ ABOVE = (
     _named("async-allow", locked("stock:42", in_atomic="allow")(async_sold)),
     _named("locked-until", locked("stock:42", until="commit")(sold)),
 )
-IN_COROUTINES = (in_coroutine, held_by_coroutine, _named("above_coroutine", above_coroutine))
+IN_COROUTINES = (
+    in_coroutine,
+    held_by_coroutine,
+    _above_coroutine("above_coroutine", lambda: locks["default"].lock("stock:42", timeout=0)),
+    _above_coroutine("several_above", lambda: locks["default"].multi("stock:42", "a", timeout=0)),
+)
 VIEWS = (refused, held, broken, lost, in_commit_in, *IN_COROUTINES, *ABOVE)
 urlpatterns = [path(f"orders/{view.__name__}", view) for view in VIEWS]

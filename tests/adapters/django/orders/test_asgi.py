@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
@@ -12,12 +13,13 @@ from asgi_scope import http_scope
 from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIHandler
 from django.db import connections
-from django.test import override_settings
+from django.test import AsyncClient, override_settings
 from django_project.shop.models import Sale
 from orders_django import views
 
 from lockkit_django import alocks
 from lockkit_django.models import OrderRecord
+from lockkit_django.orders import OpenOrder
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -101,6 +103,19 @@ async def test_a_duplicate_gets_the_same_bytes(kind: str, application: ASGIHandl
     assert len(views.calls) == 1
     assert (await Sale.objects.acount(), await OrderRecord.objects.acount()) == (1, 1)
     assert await nothing_is_held()
+
+
+async def test_orders_that_one_task_sends_do_not_keep_each_other() -> None:
+    """Their leases are released in other tasks, so this one still sees the last of them."""
+    client = AsyncClient()
+    for number in range(3):
+        headers = {"Idempotency-Key": f"kept-{number}", "Authorization": "Token a"}
+        answer = await client.post("/orders/async", headers=headers)
+        assert answer.status_code == 201
+        del answer  # it has its request, and that its order
+    gc.collect()
+    orders = [each for each in gc.get_objects() if issubclass(type(each), OpenOrder)]
+    assert [each.order_id for each in orders if "kept-" in each.order_id] in ([], ["kept-2"])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -117,7 +117,9 @@ def test_one_of_asyncio_above_the_order_may_be_allowed(server: str) -> None:
 
 @pytest.mark.parametrize("atomic", [False], indirect=True)
 @pytest.mark.parametrize("server", SERVERS)
-@pytest.mark.parametrize("kind", ["in_coroutine", "held_by_coroutine", "above_coroutine"])
+@pytest.mark.parametrize(
+    "kind", ["in_coroutine", "held_by_coroutine", "above_coroutine", "several_above"]
+)
 def test_a_blocking_one_in_a_coroutine_is_refused(kind: str, server: str) -> None:
     """The order's transaction is in another thread, and commits after the release."""
     with pytest.raises(OpenTransaction, match=r"'stock:42' of a blocking client.*@lock_view"):
@@ -128,12 +130,13 @@ def test_a_blocking_one_in_a_coroutine_is_refused(kind: str, server: str) -> Non
 
 @pytest.mark.parametrize("atomic", [False], indirect=True)
 @pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("kind", ["above_coroutine", "several_above"])
 def test_an_error_above_the_order_in_a_coroutine_stays_what_it_is(
-    server: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(SENT, "headers", {**SENT["headers"], "X-Fail": "1"})
     with pytest.raises(ZeroDivisionError):
-        SERVERS[server]("above_coroutine")
+        SERVERS[server](kind)
     assert Sale.objects.count() == 0
     assert not list(locks["default"].holders())
 
