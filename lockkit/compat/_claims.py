@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar, cast
@@ -36,7 +37,8 @@ The server refuses those below one."""
 
 UNKNOWN = "0" * 32 + ":"
 """Stands for the token of an acquisition of which only the value of the key is known. Such a one is
-not released later: by then another may have been given the same token by its user."""
+not released later: by then another may have been given the same token by its user. Nor is it known
+when it expires."""
 
 
 class Acquisition:
@@ -98,6 +100,9 @@ class Queueing:
             )
         return acquisition.hold.fence
 
+    @abstractmethod
+    def _client(self) -> LockClient | AsyncLockClient: ...
+
     @property
     def _acquisition(self) -> Acquisition | None:
         found: Acquisition | None = getattr(self.local, "acquisition", None)
@@ -140,24 +145,35 @@ class Queueing:
     def _released(self, client: LockClient | AsyncLockClient, value: bytes) -> Hold:
         """The hold to be released in the store: that of the key with this value."""
         acquisition = self._acquisition
-        token = UNKNOWN + value.hex()
+        token, deadline = UNKNOWN + value.hex(), -math.inf
         if acquisition is not None:
+            hold = acquisition.hold
             acquisition.end()
-            client._watchdog.unwatch(acquisition.hold)
+            client._watchdog.unwatch(hold)
             self.local.acquisition = None
             if value == acquisition.value:
-                token = acquisition.hold.token
+                token = hold.token
+                deadline = -math.inf if hold.lost(now()) else hold.deadline
         name = self._encoded(self.name).decode(errors="surrogateescape")
-        return Hold(Request(name, token, FOREVER, ""), None, math.inf, now())
+        request = Request(name, token, FOREVER, "")
+        return Hold(request, None, deadline, now(), whole=False)  # the server decides
 
-    def _extended(self, additional: Any, *, replaces: bool) -> None:
-        """What was asked for is not cut short by a renewal."""
+    @contextmanager
+    def _extending(self, additional: Any, *, replaces: bool) -> Iterator[None]:
+        """What was asked for counts in a release, and is not cut short by a renewal."""
         acquisition = self._acquisition
-        if acquisition is None or not self.renew:
+        if acquisition is None or acquisition.value != self._encoded(self.local.token):
+            yield
             return
-        hold, moment = acquisition.hold, now()
-        left = additional if replaces else additional + max(hold.deadline - moment, 0.0)
-        hold.renewed(hold.ask(left, moment).number, moment, left, moment)
+        hold, sent, additional = acquisition.hold, now(), float(additional)
+        left = additional if replaces else additional + max(hold.deadline - sent, 0.0)
+        number = hold.ask(left, sent).number
+        try:
+            yield
+            hold.renewed(number, sent, left, now())
+        finally:
+            if self.renew:
+                self._client()._watchdog.watch(hold)  # it may be due sooner than before
 
     def _not_owned(self) -> LockNotOwnedError:
         text = "Cannot release a lock that's no longer owned"

@@ -72,7 +72,7 @@ class Lock(Queueing, redis.lock.Lock):
         claim = self._claim(sleep, blocking, blocking_timeout, token, process.owner_text(""))
         if claim is None:
             return bool(super().acquire(sleep, blocking, blocking_timeout, token))
-        client, before = client_for(self.redis, LockClient), self._acquisition
+        client, before = self._client(), self._acquisition
         try:
             taken = partial(self._taken, client, get_ident())
             with errors_of_redis():
@@ -88,6 +88,9 @@ class Lock(Queueing, redis.lock.Lock):
             self._let_go(before)
             raise
         return True
+
+    def _client(self) -> LockClient:
+        return client_for(self.redis, LockClient)
 
     def __enter__(self) -> Self:
         before = self._acquisition
@@ -106,7 +109,7 @@ class Lock(Queueing, redis.lock.Lock):
                 self.do_release(acquisition.value)
 
     def do_release(self, expected_token: Any) -> None:
-        client = client_for(self.redis, LockClient)
+        client = self._client()
         hold = self._released(client, self._encoded(expected_token))
         with errors_of_redis():
             if hold.token.startswith(UNKNOWN):
@@ -117,9 +120,12 @@ class Lock(Queueing, redis.lock.Lock):
             raise self._not_owned()
 
     def do_extend(self, additional_time: Any, replace_ttl: bool) -> Literal[True]:
-        extended = super().do_extend(additional_time, replace_ttl)
-        self._extended(additional_time, replaces=replace_ttl)
-        return extended
+        with self._extending(additional_time, replaces=replace_ttl):
+            return super().do_extend(additional_time, replace_ttl)
+
+    def do_reacquire(self) -> Literal[True]:
+        with self._extending(self.timeout, replaces=True):
+            return super().do_reacquire()
 
 
 class AsyncLock(Queueing, redis.asyncio.lock.Lock):
@@ -183,9 +189,12 @@ class AsyncLock(Queueing, redis.asyncio.lock.Lock):
             raise self._not_owned()
 
     async def do_extend(self, additional_time: Any, replace_ttl: bool) -> Literal[True]:
-        extended = await super().do_extend(additional_time, replace_ttl)
-        self._extended(additional_time, replaces=replace_ttl)
-        return extended
+        with self._extending(additional_time, replaces=replace_ttl):
+            return await super().do_extend(additional_time, replace_ttl)
+
+    async def do_reacquire(self) -> Literal[True]:
+        with self._extending(self.timeout, replaces=True):
+            return await super().do_reacquire()
 
 
 class Redis(redis.Redis):

@@ -14,6 +14,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from redis.retry import Retry
 
 import lockkit
 from lockkit.compat.redis import AsyncLock, AsyncRedis, Lock, Redis
+from lockkit.leases.lease import value
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.types import LockState, alive_for
 from lockkit.stores.redis.aio_pool_wire import AsyncPoolWire
@@ -233,6 +235,74 @@ def test_a_reply_that_is_lost_is_asked_for_again(redis_server: RedisServer, redi
             lock.release()
             assert fault.happened.wait(SOON)
         client.close()
+
+
+KINDS = pytest.mark.parametrize("kind", [Redis, AsyncRedis])
+
+
+@KINDS
+async def test_what_had_expired_is_not_owned_though_the_first_reply_is_lost(
+    kind: type[Any], redis_server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second reply says the same of a key that was released, and of one that had expired."""
+    monkeypatch.setattr("lockkit.engine.holding.RETRY_WITHIN", SOON)
+    async with _behind_a_proxy(kind, redis_server) as (far, proxy):
+        lock = far.lock(NAME, timeout=0.1)
+        assert await value(lock.acquire())
+        eventually(lambda: not client.exists(NAME))
+        with pytest.raises(LockNotOwnedError):
+            await _release_unheard(lock, proxy)
+
+
+EXTENDED: dict[str, Callable[[Any], Any]] = {
+    "extend": lambda lock: lock.extend(LONG),
+    "replace": lambda lock: lock.extend(LONG, replace_ttl=True),
+    "reacquire": lambda lock: setattr(lock, "timeout", LONG) or lock.reacquire(),
+}
+
+
+@pytest.mark.parametrize("by", EXTENDED)
+@KINDS
+async def test_what_was_extended_is_owned_for_as_long_though_the_first_reply_is_lost(
+    kind: type[Any],
+    by: str,
+    redis_server: RedisServer,
+    redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lockkit.engine.holding.RETRY_WITHIN", SOON)
+    async with _behind_a_proxy(kind, redis_server) as (far, proxy):
+        while True:
+            lock = far.lock(NAME, timeout=0.5)
+            assert await value(lock.acquire())
+            acquired = time.monotonic()
+            with suppress(LockNotOwnedError):  # this machine was slow
+                await value(EXTENDED[by](lock))
+                break
+        eventually(lambda: time.monotonic() > acquired + 0.5)
+        await _release_unheard(lock, proxy)
+
+
+@KINDS
+async def test_what_is_renewed_is_renewed_in_time_after_an_extension_to_less(
+    kind: type[Any], redis_url: str, client: Redis
+) -> None:
+    renewed = functools.partial(AsyncLock if kind is AsyncRedis else Lock, renew=True)
+    far = kind.from_url(redis_url, socket_timeout=10)
+
+    async def it_is() -> bool:
+        lock = far.lock(NAME, timeout=LONG, lock_class=renewed)
+        assert await value(lock.acquire())
+        assert await value(lock.extend(3, replace_ttl=True))
+        while 0 < client.pttl(NAME) <= 3000:  # noqa: ASYNC110  it is in the server
+            await asyncio.sleep(0.05)
+        owned = await value(lock.owned())
+        if owned:
+            await value(lock.release())
+        return bool(owned)
+
+    assert await it_is() or await it_is() or await it_is()
+    await _closed(far)
 
 
 def test_what_redis_py_does_then(redis_server: RedisServer, redis_url: str) -> None:
@@ -583,6 +653,33 @@ def test_clients_that_are_gone_are_not_kept(redis_url: str) -> None:
         return pool() is None
 
     at_least_once(is_gone)
+
+
+@asynccontextmanager
+async def _behind_a_proxy(
+    kind: type[Any], server: RedisServer
+) -> AsyncIterator[tuple[Any, FaultProxy]]:
+    """A client of this kind, which is connected, and whose scripts the server knows."""
+    with FaultProxy("127.0.0.1", server.port) as proxy:
+        far = kind(port=proxy.port, socket_timeout=10)
+        lock = far.lock("before", timeout=LONG)
+        assert await value(lock.acquire())
+        await value(lock.release())
+        yield far, proxy
+        await _closed(far)
+
+
+async def _closed(client: Any) -> None:
+    await value(client.aclose() if isinstance(client, AsyncRedis) else client.close())
+
+
+async def _release_unheard(lock: Any, proxy: FaultProxy) -> None:
+    """The reply is lost, and it is asked once more."""
+    fault = proxy.drop_replies()
+    try:
+        await value(lock.release())
+    finally:
+        assert fault.happened.wait(SOON)
 
 
 def _client_that_tries_again(port: int) -> redis.Redis:
