@@ -378,6 +378,58 @@ def test_a_server_that_has_left_the_cluster_is_passed_over(group: ClusterGroup, 
 
 
 @pytest.mark.parametrize("api", ["sync", "async"])
+def test_a_subscription_at_a_server_that_leaves_the_cluster_is_made_elsewhere(
+    group: ClusterGroup, other: lockkit.LockClient, api: Api
+) -> None:
+    """That server stays up and answers, so only waiters who were handed a lock can notice that its
+    messages do not come."""
+    with ClusterServer(None) as leaving:
+        join(group, leaving)
+        client = connect(api, group.url, ttl=6.0)
+        while not is_listened_to(leaving):
+            for node in (*group.nodes, leaving):
+                node.says("CLIENT KILL TYPE pubsub")
+            hand_over(other, client)
+        for node in group.nodes:
+            node.says("CLUSTER FORGET", leaving.name)
+        leaving.says("CLUSTER RESET", "HARD")
+        assert is_listened_to(leaving)
+        until(lambda: hand_over(other, client) or not is_listened_to(leaving), "it moves on")
+        assert any(is_listened_to(node) for node in group.nodes)
+        client.close()
+
+
+def join(group: ClusterGroup, server: ClusterServer) -> None:
+    """As a second replica of the first master."""
+    master = group.masters[0]
+    server.name = server.says("CLUSTER MYID").decode()
+    for node in group.nodes:
+        server.says("CLUSTER MEET", HOST, node.port, node.bus)
+    known = len(group.nodes) + 1
+    until(lambda: all(group.knows(n) == known for n in (*group.nodes, server)), "all know it")
+    server.says("CLUSTER REPLICATE", master.name)
+    until(lambda: all(_names(node, server) for node in group.nodes), "clients hear of it")
+
+
+def _names(node: ClusterServer, server: ClusterServer) -> bool:
+    ports = [each[1] for _, _, *found in node.says("CLUSTER SLOTS") for each in found]
+    return server.port in ports
+
+
+def hand_over(giver: lockkit.LockClient, taker: AnyClient) -> None:
+    lease = giver.lock("stock:42", ttl=60).acquire()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(taker.lock("stock:42", timeout=SOON).acquire)
+        until(lambda: (info := giver.inspect("stock:42")) and info.waiters, "it waits")
+        assert lease.release()
+        waiting.result().release()
+
+
+def is_listened_to(server: ClusterServer) -> bool:
+    return bool(server.says("PUBSUB CHANNELS", "*"))
+
+
+@pytest.mark.parametrize("api", ["sync", "async"])
 def test_a_server_that_is_cut_off_from_the_others_is_passed_over(
     group: ClusterGroup, api: Api
 ) -> None:

@@ -13,10 +13,11 @@ class Pulse:
     """When the server was last heard, and when it was asked. It is asked by subscribing once more:
     every user who may listen may do so, and the answer says that it knows the subscription.
 
-    A doubt is a reason to ask at once: a claim that was in the queue a moment ago is gone, maybe
-    because nobody heard of its grant. The subscription is dead if no answer comes in the time that
-    any request may take; or if the answer after a doubt is followed by another doubt, with no
-    message in between: the server that answers may no longer be the one that grants.
+    A doubt is a reason to ask at once: a claim that waited was granted without a message, or is
+    gone, maybe because nobody heard of its grant. The subscription is dead if no answer comes in
+    the time that any request may take; or if the answer after a doubt is followed by another doubt,
+    with no message in between: the server that answers may no longer be the one that grants, or may
+    have left the cluster.
     """
 
     def __init__(self, connection: Connection) -> None:

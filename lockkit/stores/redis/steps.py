@@ -159,9 +159,9 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
             return NEW(Grant, (request.token, reply, request.ttl))
         answer = self._read(request, cast(bytes, reply))
         if type(answer) is not Busy or answer.full:
-            self.inbox.forget(request.token)
-            if type(answer) is Gone and request.mode is Mode.POLL:
+            if request.mode is Mode.POLL and self.inbox.expects(request.token):
                 self.inbox.doubt()
+            self.inbox.forget(request.token)
         return answer
 
     def _late(self, request: Request) -> Request | None:

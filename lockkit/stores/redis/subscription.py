@@ -94,7 +94,8 @@ class Inbox:
         self._slots.pop(token, None)
 
     def doubt(self) -> None:
-        """A claim that waited is gone from the store: maybe nobody has heard of its grant."""
+        """A claim that waited was granted without a message, or is gone: maybe because nobody has
+        heard of its grant."""
         if self.pulse is not None:
             self.pulse.doubt()
 
