@@ -1,7 +1,7 @@
 """Renewal in the background for asyncio: like ``watchdog``, but by a timer of the event loop.
 
 When something is due, a task renews it. Between two passes there is no task, and when nothing is
-left to renew, no timer.
+left to renew, no timer. If a program cancels all tasks of its loop, the next pass comes soon.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import math
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lockkit.engine import holding
@@ -23,7 +24,7 @@ from lockkit.runtime.aio_run import arun
 from lockkit.runtime.background import LONGEST_SLEEP
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.run import run
-from lockkit.runtime.schedule import Schedule
+from lockkit.runtime.schedule import RETRY, Schedule
 from lockkit.runtime.watchdog import BaseWatchdog
 
 if TYPE_CHECKING:
@@ -54,9 +55,9 @@ class AsyncWatchdog(BaseWatchdog):
 
     def withdraw_later(self, request: Request, until: float) -> None:
         """Withdraw at once, in a task that ``stop`` waits for. If that fails, try again later."""
-        task = asyncio.get_running_loop().create_task(self._withdraw_first(request, until))
+        task = asyncio.get_running_loop().create_task(self._withdraw(request))
         self._withdrawing.add(task)  # the loop itself keeps only a weak reference
-        task.add_done_callback(self._withdrawing.discard)
+        task.add_done_callback(partial(self._withdrew, request, until))
 
     async def stop(self) -> None:
         """End it, even if this is cancelled. What cannot be withdrawn in time expires."""
@@ -65,10 +66,11 @@ class AsyncWatchdog(BaseWatchdog):
         withdrawing = [task for task in self._withdrawing if task.get_loop() is loop]
         try:
             if withdrawing:  # later they would connect again, and nobody would close the connection
-                _, late = await asyncio.wait(withdrawing, timeout=process.EXIT_SECONDS)
-                for task in late:
-                    task.cancel()
+                await asyncio.wait(withdrawing, timeout=process.EXIT_SECONDS)
         finally:
+            self._withdrawing.difference_update(withdrawing)  # they are not tried again
+            for task in withdrawing:
+                task.cancel()
             await self._end()
 
     async def _end(self) -> None:
@@ -80,15 +82,16 @@ class AsyncWatchdog(BaseWatchdog):
             task.cancel()
             await asyncio.wait([task])
 
-    def _hurry(self) -> None:
-        """Set the timer for the next pass. A pass that is under way does so at its end."""
+    def _hurry(self, least: float = 0.0) -> None:
+        """Set the timer for the next pass, in ``least`` seconds or later. A pass that is under way
+        does so at its end."""
         if self._task is not None:
             return
         self._cancel_timer()
         moment = now()
         pause = self._schedule.sleep_until(moment) - moment
         if not math.isinf(pause):
-            pause = min(max(pause, 0.0), LONGEST_SLEEP)
+            pause = min(max(pause, least), LONGEST_SLEEP)
             loop = asyncio.get_running_loop()
             self._wake = loop.call_later(pause, _begin, weakref.ref(self))
 
@@ -114,15 +117,18 @@ class AsyncWatchdog(BaseWatchdog):
         """A callback, because an eager task may end before ``_task`` is set."""
         if self._task is task:
             self._task = None
-            if not task.cancelled():  # else its loop may be ending: the next lease sets a timer
-                self._hurry()
+            # If all tasks are cancelled, the loop may be about to end, and must not leave another.
+            self._hurry(RETRY if task.cancelled() else 0.0)
 
-    async def _withdraw_first(self, request: Request, until: float) -> None:
-        try:
-            await arun(self._store.release(request), self._wire)
-        except Exception:  # noqa: BLE001  the next pass logs it, if it is a defect
+    async def _withdraw(self, request: Request) -> None:
+        await arun(self._store.release(request), self._wire)
+
+    def _withdrew(self, request: Request, until: float, task: asyncio.Task[None]) -> None:
+        """If it failed, or somebody has cancelled it, the next pass tries again."""
+        if task in self._withdrawing and (task.cancelled() or task.exception()):
             self._schedule.withdraw(request, now(), until)
             self._hurry()
+        self._withdrawing.discard(task)
 
     def _begin_exit(self) -> None:
         self._left = self.give_up()

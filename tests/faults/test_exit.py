@@ -11,7 +11,7 @@ import pytest
 from forking import IN_C
 
 import lockkit
-from lockkit.testing.conformance.base import eventually
+from lockkit.testing.conformance.base import at_least_once, eventually
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer, ZooKeeperServer
 
@@ -101,6 +101,33 @@ with sqlite3.connect({str(path)!r}) as rows:
     with lockkit.connect(f"sqlite:///{path}") as locks:
         assert locks.inspect("kept") is None
     assert ended.stderr.count("release of 'spoilt' not confirmed") == 1
+
+
+def test_a_loop_that_ends_during_a_pass_of_the_renewal_leaves_no_task(
+    redis_server: RedisServer,
+) -> None:
+    """``asyncio.run`` cancels all tasks. None may take the place of the pass at once: the store
+    does not answer it."""
+    program = f"""
+import asyncio
+from lockkit import aio
+from lockkit.testing.proxy import FaultProxy
+
+async def hold():
+    global lease
+    url = f"redis://127.0.0.1:{{proxy.port}}/0"
+    lease = await aio.connect(url, ttl=3).lock("kept").acquire()
+    proxy.half_open()
+    while not any(task.get_name() == "lockkit-watchdog" for task in asyncio.all_tasks()):
+        await asyncio.sleep(0)
+
+with FaultProxy("127.0.0.1", {redis_server.port}) as proxy, asyncio.Runner() as runner:
+    loop = runner.get_loop()
+    runner.run(hold())
+print(asyncio.all_tasks(loop))
+"""
+    redis_server.flush()
+    at_least_once(lambda: run(program).stdout == "set()\n")
 
 
 def test_what_only_an_ended_loop_could_release_is_left_to_expire(redis_url: str) -> None:

@@ -357,14 +357,37 @@ async def test_leases_are_renewed_after_a_pass_that_somebody_cancelled() -> None
                     return task
             await asyncio.sleep(0)
 
-    async with lockkit.aio.connect("memory://", ttl=2.0) as locks:
-        async with locks.lock("before"):
-            cancelled = await renewing()
-            cancelled.cancel()
-            await asyncio.wait([cancelled])
-            assert cancelled.cancelled()
-        async with locks.lock("afterwards"):
-            await asyncio.wait_for(renewing(), 10)
+    async with lockkit.aio.connect("memory://", ttl=TTL) as locks, locks.lock("stock:42") as lease:
+        lease._hold.due = now()
+        locks._watchdog._hurry()
+        cancelled = await renewing()
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        assert cancelled.cancelled()
+        await asyncio.wait_for(renewing(), 10)
+
+
+async def test_what_is_given_back_in_a_task_that_somebody_cancelled_is_given_back() -> None:
+    settings = settings_from_url("memory://", ttl=600)
+    store = load_store(settings)
+    release, refused = store.release, []
+
+    def down(request: Request) -> Step[Release]:
+        if not refused:
+            refused.append(request)
+            raise BackendUnavailable("it is down")
+        return (yield from release(request))
+
+    store.release = down  # type: ignore[method-assign]
+    async with lockkit.aio.AsyncLockClient(store, settings) as locks:
+        lease = await locks.lock("stock:42").acquire()
+        with pytest.raises(BackendUnavailable):
+            await lease.release()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        async with asyncio.timeout(30):
+            while await locks.inspect("stock:42"):  # noqa: ASYNC110  it has no event
+                await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("api", ["sync", "async"])
