@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lockkit.engine.effects import Later, Made, Step
-from lockkit.engine.holding import broke_off, give_back
+from lockkit.engine.holding import UNTOLD, broke_off, give_back
 from lockkit.model import clock
 from lockkit.model.errors import (
     AcquireTimeout,
@@ -219,7 +219,7 @@ class _Acquire:
         request = self.leaving
         try:
             yield from give_back(self.store, request)
-        except BackendError:
+        except UNTOLD:
             yield Later(request)
 
     def _told(self) -> tuple[Owner, float, str]:

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from lockkit.engine.effects import Later, Made, Step
 from lockkit.model import clock
-from lockkit.model.errors import BackendError, DamagedRecord, LayoutMismatch, OutcomeUnknown
+from lockkit.model.errors import (
+    BackendError,
+    DamagedRecord,
+    LayoutMismatch,
+    LockError,
+    OutcomeUnknown,
+)
 from lockkit.model.log import log
 from lockkit.model.types import Grant, Mode, Release, Renewal, Request
 
@@ -35,8 +41,12 @@ RETRY_WITHIN = 0.5
 """Seconds: a request that failed faster than this broke off (the connection was stale, the server
 restarted) and is tried once more at once; a slower one timed out, and the caller hears of it."""
 
+UNTOLD = BackendError, LayoutMismatch
+"""What a release raises if the store cannot be told now: it fails, or another version of lockkit
+has written there since the grant."""
 
-def broke_off(error: BackendError, seconds: float) -> bool:
+
+def broke_off(error: LockError, seconds: float) -> bool:
     """Whether the request may be tried again at once: its connection ended without a reply."""
     return isinstance(error, OutcomeUnknown) and seconds < RETRY_WITHIN
 
@@ -49,7 +59,7 @@ def give_back(
     try:
         found: Release | None = made.result() if made else None
         return (yield from store.release(request)) if found is None else found
-    except (GeneratorExit, BackendError):
+    except (GeneratorExit, *UNTOLD):
         raise
     except BaseException:  # interrupted once more, by an impatient user
         yield Later(request, until)
@@ -61,7 +71,7 @@ def abandon(store: Store, request: Request) -> Step[None]:
     leaving = request._replace(queued=True, unsure=True)
     try:
         yield from give_back(store, leaving)
-    except BackendError:
+    except UNTOLD:
         yield Later(leaving)
 
 
@@ -80,7 +90,7 @@ def release(
     in_time = ours and sent < hold.deadline
     try:
         found = yield from give_back(store, request, made, hold.latest)
-    except BackendError as error:
+    except UNTOLD as error:
         error.about(hold.name)
         if not broke_off(error, now() - sent):
             yield Later(request, hold.latest)
@@ -93,12 +103,10 @@ def release(
     return ours and found is Release.RELEASED
 
 
-def _release_again(
-    store: Store, request: Request, until: float, error: BackendError
-) -> Step[Release]:
+def _release_again(store: Store, request: Request, until: float, error: LockError) -> Step[Release]:
     try:
         return (yield from give_back(store, request, until=until))
-    except BackendError:
+    except UNTOLD:
         yield Later(request, until)
         raise error from error.__cause__
 
@@ -111,7 +119,7 @@ def release_all(store: Store, holds: Sequence[Hold], until: float = math.inf) ->
             return
         try:
             yield from release(store, hold)
-        except (BackendError, LayoutMismatch) as error:
+        except UNTOLD as error:
             log.warning("release of %r not confirmed: %s", hold.name, error)
             if not isinstance(error, DamagedRecord | LayoutMismatch):
                 return
@@ -156,8 +164,8 @@ def _hear(store: Store, hold: Hold) -> Step[bool]:
     hold.dead = GONE
     try:
         words = yield from store.ended(hold.name, hold.fence)
-    except BackendError as error:
-        return isinstance(error, DamagedRecord)
+    except UNTOLD as error:
+        return isinstance(error, DamagedRecord | LayoutMismatch)
     if words is not None and words.broken_by:
         hold.dead = f"an operator released it: {words.broken_by}"
     elif words is not None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
+from lockkit.engine.holding import UNTOLD
 from lockkit.leases.aio_client import AsyncLease, AsyncLock, AsyncLockClient
 from lockkit.leases.enclosing import C, ClientsByAlias, FreeLock, takers_of_others
 from lockkit.leases.until import (
@@ -17,7 +18,7 @@ from lockkit.leases.until import (
     check_in_atomic,
     only_blocking,
 )
-from lockkit.model.errors import BackendError, OpenTransaction
+from lockkit.model.errors import OpenTransaction
 from lockkit.per_loop import PerLoop
 from lockkit.runtime import entrants
 
@@ -54,7 +55,7 @@ class AsyncEnclosingLease(AsyncLease):
             return (yield from super()._releasing())
         if entrants.of_task(asyncio.current_task()) in takers_of_others(self):
             return (yield from super()._releasing())
-        with suppress(BackendError):  # it may be free all the same
+        with suppress(*UNTOLD):  # it may be free all the same
             yield from super()._releasing()
         raise OpenTransaction(
             f"the lock {self.name!r} was released while an order that began under it has its "

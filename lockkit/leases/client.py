@@ -19,7 +19,7 @@ from lockkit.leases.lease import BaseLease
 from lockkit.leases.lock import BaseLock
 from lockkit.model.checks import check_fence, check_timeout
 from lockkit.model.clock import now
-from lockkit.model.errors import BackendError
+from lockkit.model.errors import LockError
 from lockkit.model.names import check_name
 from lockkit.model.options import KindOptions
 from lockkit.model.types import (
@@ -259,8 +259,8 @@ class Lease(BaseLease, ThreadLease):
             return
         was_lost = self._overdue
         try:
-            kept: bool | BackendError = self.release()
-        except BackendError as failure:
+            kept: bool | LockError = self.release()
+        except holding.UNTOLD as failure:
             kept = failure
         self._left(kept, error, was_lost)
 

@@ -11,7 +11,7 @@ from lockkit.engine import holding
 from lockkit.engine.effects import Step
 from lockkit.model.checks import check_ttl
 from lockkit.model.clock import now
-from lockkit.model.errors import BackendError, ConfigurationError, LeaseLost, UnsupportedCapability
+from lockkit.model.errors import ConfigurationError, LeaseLost, LockError, UnsupportedCapability
 from lockkit.model.log import log
 from lockkit.model.types import Kind, LeaseState, Owner
 from lockkit.runtime import process
@@ -201,8 +201,8 @@ class BaseLease:
         self._ends_by(error)
         was_lost = self._overdue
         try:
-            kept: bool | BackendError = yield from self._releasing()
-        except BackendError as failure:
+            kept: bool | LockError = yield from self._releasing()
+        except holding.UNTOLD as failure:
             kept = failure
         self._left(kept, error, was_lost)
 
@@ -215,9 +215,9 @@ class BaseLease:
         return bool(self._hold.dead) or now() >= self._hold.deadline
 
     def _left(
-        self, kept: bool | BackendError, error: type[BaseException] | None, was_lost: bool
+        self, kept: bool | LockError, error: type[BaseException] | None, was_lost: bool
     ) -> None:
-        if isinstance(kept, BackendError):
+        if isinstance(kept, LockError):
             log.warning("release of %r not confirmed: %s", self.name, kept)
             kept = not was_lost
         if not kept and error is None:
@@ -274,7 +274,7 @@ async def give_back_async(lease: Lease | MultiLease | AsyncLease | AsyncMultiLea
         return
     try:
         kept = await value(lease.release())
-    except BackendError as error:
+    except holding.UNTOLD as error:
         log.warning("release of %r not confirmed: %s", lease.name, error)
     else:
         if not kept:

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from lockkit.engine.effects import Step
+from lockkit.engine.holding import UNTOLD
 from lockkit.leases.blocks import Block, TaskLease, TaskLock, ThreadLease, ThreadLock
 from lockkit.leases.lease import BaseLease
 from lockkit.model.checks import check_timeout
 from lockkit.model.clock import now
-from lockkit.model.errors import AcquireTimeout, BackendError, ConfigurationError, LeaseLost
+from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost
 from lockkit.model.log import log
 from lockkit.model.types import UNSET, LeaseState, Unset
 
@@ -112,7 +113,7 @@ class _MultiLease(Generic[AnyLease]):
             lease._ends_by(error)
         overdue: list[BaseLease] = [each for each in ours if each._overdue]
         kept, failed, failure = yield from _releasing_each(ours)
-        if isinstance(failure, BackendError):
+        if isinstance(failure, UNTOLD):
             log.warning("release of %r not confirmed: %s", failure.name, failure)
         elif failure is not None:
             raise failure
@@ -214,7 +215,7 @@ def _giving_back(leases: Sequence[BaseLease]) -> Step[None]:
         lease._disown()
     try:
         yield from releasing_all(leases)
-    except BackendError as failure:
+    except UNTOLD as failure:
         log.warning("release of %r not confirmed: %s", failure.name, failure)
 
 

@@ -21,11 +21,11 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
+from lockkit.engine.holding import UNTOLD
 from lockkit.leases.client import Lease, LockClient
 from lockkit.model.clock import now
 from lockkit.model.errors import (
     AcquireTimeout,
-    BackendError,
     ConfigurationError,
     LeaseLost,
     UnsupportedCapability,
@@ -123,7 +123,7 @@ def _give_back(lease: Lease, console: Console) -> bool:
     was_lost = lease._overdue
     try:
         return lease.release()
-    except BackendError as error:
+    except UNTOLD as error:
         console.complain(f"the release was not confirmed: {printable(str(error))}")
         return not was_lost
 

@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import locks
 
 import lockkit
 from lockkit import aio
-from lockkit.model.errors import DamagedRecord
+from lockkit.leases.lease import give_back
+from lockkit.model.errors import DamagedRecord, LayoutMismatch
 from lockkit.model.types import LockState
 from lockkit.operate.commands import Exit
 from lockkit.stores.redis.layout import Keys, bucket_of
@@ -205,6 +207,64 @@ def test_rows_of_another_release_are_an_error_after_the_others(tmp_path: Path) -
         case.mend()
         for lease in leases:
             lease.release()
+
+
+@pytest.fixture
+def later(tmp_path: Path) -> Case:
+    """Another release of lockkit writes there."""
+    return _rows(tmp_path / "locks.sqlite3", '{"v": 99}')
+
+
+@pytest.mark.parametrize("names", ["a", "ab"])
+@pytest.mark.parametrize("api", ["sync", "async"])
+def test_a_block_under_which_another_release_writes_ends_as_if_the_store_were_down(
+    later: Case, api: Api, names: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It had the lock to its end. An error of its own is not hidden, and ``release`` raises."""
+
+    def several() -> Any:
+        return client.multi(*names) if len(names) > 1 else client.lock(names)
+
+    client = connect(api, later.url, ttl=60)
+    with several().acquire():
+        later.spoil()
+    assert "release of 'a' not confirmed" in caplog.text
+    assert "99" in caplog.text
+    later.mend()
+    with pytest.raises(ZeroDivisionError), several().acquire():
+        later.spoil() or 1 / 0
+    later.mend()
+    lease = several().acquire()
+    later.spoil()
+    with pytest.raises(LayoutMismatch, match="99"):
+        lease.release()
+    later.mend()
+    client.stop() if isinstance(client, BlockingClient) else client.close()
+
+
+def test_work_that_is_done_stands_though_another_release_writes_there(
+    later: Case, caplog: pytest.LogCaptureFixture
+) -> None:
+    with lockkit.connect(later.url, ttl=60) as client:
+        lease = client.lock("a").acquire()
+        later.spoil()
+        give_back(lease)
+        assert "release of 'a' not confirmed" in caplog.text
+        later.mend()
+
+
+def test_an_interrupt_is_not_hidden_behind_another_release_that_writes_there(later: Case) -> None:
+    """The claim that nobody gets cannot be given back now."""
+    with lockkit.connect(later.url, ttl=60) as client:
+
+        def interrupted(*_: object) -> None:
+            later.spoil()
+            raise KeyboardInterrupt
+
+        client._lease = interrupted  # type: ignore[assignment, method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            client.lock("a").acquire()
+        later.mend()
 
 
 HOSTILE = "-stock:a  b$(touch x)'\"\\;`touch x`"
