@@ -167,6 +167,32 @@ def test_one_that_cannot_even_begin_to_be_released_does_not_hold_up_the_others(
     assert leases["b"].release()
 
 
+def test_one_that_was_interrupted_before_it_began_is_released_after_the_failure_of_another(
+    locks: LockClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is begun once more, as any other one: the failure was not its own."""
+    leases = locks.multi("a", "b", "c").acquire()
+    begin, interrupts = Lease._releasing, [KeyboardInterrupt()]
+    release, wrong = locks.store.release, [BackendUnavailable("of c")]
+
+    def interrupted(lease: Lease) -> Step[bool]:
+        if lease.name == "b" and interrupts:
+            raise interrupts.pop()
+        return begin(lease)
+
+    def fails(request: Request) -> Step[Release]:
+        if request.name == "c" and wrong:
+            raise wrong.pop()
+        return release(request)
+
+    monkeypatch.setattr(Lease, "_releasing", interrupted)
+    monkeypatch.setattr(locks.store, "release", fails)
+    with pytest.raises(KeyboardInterrupt):
+        leases.release()
+    assert leases["b"].released
+    eventually(lambda: held(locks) == [])
+
+
 async def test_cancelled_in_one_the_others_of_the_twin_are_given_back(
     locks: LockClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

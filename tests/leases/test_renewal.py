@@ -19,11 +19,17 @@ import lockkit.aio
 from lockkit.engine.effects import Step
 from lockkit.engine.holding import renew
 from lockkit.model.clock import now
-from lockkit.model.errors import BackendUnavailable, OutcomeUnknown
+from lockkit.model.errors import (
+    BackendUnavailable,
+    DamagedRecord,
+    LayoutMismatch,
+    OutcomeUnknown,
+    StoreRefused,
+)
 from lockkit.model.settings import settings_from_url
 from lockkit.model.types import LeaseState, Release, Renewal, Request, drift
 from lockkit.runtime.hold import Hold
-from lockkit.runtime.schedule import Schedule
+from lockkit.runtime.schedule import RETRY, Schedule
 from lockkit.runtime.watchdog import Watchdog
 from lockkit.stores.registry import load_store
 from lockkit.testing.blocking import Api, BlockingClient, client_of
@@ -469,6 +475,28 @@ def test_what_is_to_be_withdrawn_does_not_hold_up_renewals(monkeypatch: pytest.M
         eventually(lambda: len(withdrawn) == 80)
         assert any(0 < number < 80 for number in renewed)
         lease.release()
+
+
+@pytest.mark.parametrize("error", [StoreRefused("no"), DamagedRecord("cut"), LayoutMismatch("99")])
+def test_what_is_refused_does_not_hold_up_what_is_to_be_withdrawn(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than one pass has time for is refused again and again; it stands behind the others."""
+    with lockkit.connect("memory://") as locks:
+        withdrawn = threading.Event()
+
+        def withdraw(request: Request) -> Step[Release]:
+            yield from ()
+            if request.token == "last":
+                withdrawn.set()
+                return Release.RELEASED
+            time.sleep(RETRY / 4)
+            raise error
+
+        monkeypatch.setattr(locks.store, "withdraw", withdraw)
+        for token in (*map(str, range(8)), "last"):
+            locks._watchdog.withdraw_later(request(token), START)
+        assert withdrawn.wait(20)
 
 
 @pytest.mark.parametrize("is_answered", [True, False])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import redis
 import redis.asyncio
+from redis._parsers import _RESP2Parser
+from redis.credentials import CredentialProvider
 
 import lockkit
 from lockkit import aio
@@ -128,6 +130,69 @@ def test_a_pool_that_is_in_use_says_so(redis_url: str, kind: type[redis.Connecti
         pool.release(taken)
         locks.lock("stock:42").acquire().release()
     pool.disconnect()
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_client_that_is_closed_while_it_connects(redis_server: RedisServer, reads: bool) -> None:
+    """By another thread, as above. redis-py's parser in Python raises an AttributeError before it
+    reads, and a ValueError while it does so."""
+    is_due = threading.Event()
+
+    def close(_: bytes) -> None:
+        if is_due.is_set():
+            is_due.clear()
+            client.close()
+
+    def greet(connection: Any) -> None:
+        connection.on_connect()
+        connection.send_command("PING")
+        close(b"")
+        connection.read_response()
+
+    with FaultProxy("127.0.0.1", redis_server.port, on_reply=close if reads else None) as proxy:
+        client = handed(
+            f"redis://127.0.0.1:{proxy.port}/0",
+            parser_class=_RESP2Parser,
+            redis_connect_func=None if reads else greet,
+        )
+        with lockkit.connect(client=client) as locks:
+            is_due.set()
+            with pytest.raises(lockkit.BackendUnavailable):
+                locks.lock("stock:42").acquire()
+            assert locks.lock("stock:42").acquire().release()
+        client.connection_pool.disconnect()
+
+
+def test_an_error_of_lockkits_in_a_function_of_the_clients_user_passes(redis_url: str) -> None:
+    def greet(_: object) -> None:
+        raise lockkit.ConfigurationError("there is no token for it")
+
+    client = handed(redis_url, redis_connect_func=greet)
+    with (
+        lockkit.connect(client=client) as locks,
+        pytest.raises(lockkit.ConfigurationError, match="there is no token for it"),
+    ):
+        locks.lock("stock:42").acquire()
+
+
+class Refused(Exception):
+    """Of a service for passwords. Nobody can make another one from its arguments."""
+
+    def __init__(self, code: int, *, by: str) -> None:
+        super().__init__(f"{code} by {by}")
+
+
+class Refusing(CredentialProvider):
+    def get_credentials(self) -> NoReturn:
+        raise Refused(403, by="the vault")
+
+
+async def test_the_error_of_a_credential_provider_passes_under_asyncio(redis_url: str) -> None:
+    client = redis.asyncio.Redis.from_url(redis_url, credential_provider=Refusing())
+    async with aio.connect(client=client) as locks:
+        with pytest.raises(Refused, match="403 by the vault"):
+            await locks.lock("stock:42").acquire()
+    await client.aclose()
 
 
 def test_a_client_with_a_cache_of_its_own_is_refused(redis_url: str) -> None:

@@ -95,6 +95,8 @@ class PooledConnections:
     def take(self) -> Connection:
         try:
             return self._get()
+        except LockError:  # of a function of the pool's user
+            raise
         except NOT_MADE as error:
             raise not_connected(error, self._pool.connection_kwargs) from error
 
