@@ -116,7 +116,8 @@ async def taking_back(locks: aio.AsyncLockClient) -> None:
 async def test_a_close_that_is_cancelled_closes_nevertheless(
     proxy: FaultProxy, redis_url: str
 ) -> None:
-    """While it waits for what a cancelled acquire takes back: no lease is renewed afterwards."""
+    """While it waits for what a cancelled acquire takes back, which ends with it. No lease is
+    renewed afterwards."""
     locks = aio.connect(f"redis://127.0.0.1:{proxy.port}", ttl=1.0)
     lease = await locks.lock("a").acquire()
     proxy.half_open()
@@ -126,6 +127,7 @@ async def test_a_close_that_is_cancelled_closes_nevertheless(
     closing.cancel()
     await asyncio.wait([closing])
     assert closing.cancelled()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
     proxy.half_open(False)
     async with aio.connect(redis_url) as others:
         assert await (await others.lock("a").acquire(timeout=10)).release()
