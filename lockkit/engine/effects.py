@@ -84,9 +84,11 @@ class Made:
         self.is_taken = False  #: the step takes care of the outcome
 
     def result(self) -> Any:
-        if isinstance(self.outcome, BaseException):
-            raise self.outcome
-        return self.outcome
+        """The outcome, once: from then on, the step asks by itself."""
+        outcome, self.outcome = self.outcome, None
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
 
 
 Effect = Exchange | Gather | Park | Listen | Later

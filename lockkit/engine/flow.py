@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lockkit.engine.effects import Later, Made, Step
-from lockkit.engine.holding import UNTOLD, broke_off, give_back
+from lockkit.engine.holding import broke_off, withdraw
 from lockkit.model import clock
 from lockkit.model.errors import (
     AcquireTimeout,
@@ -83,7 +83,7 @@ def acquire(  # noqa: PLR0917
         if attempt.joining:
             attempt.request = attempt.request._replace(unsure=True)
         if attempt.is_owed:
-            yield from attempt.withdraw()
+            yield from withdraw(store, attempt.request)
         raise
 
 
@@ -114,11 +114,11 @@ class _Acquire:
             return (yield from self.run(first))
         except (BackendError, ConfigurationError):
             if self.is_owed:  # a store that has just failed is told later
-                yield Later(self.leaving)
+                yield Later(self.request._replace(queued=True))
             raise
         except AcquireTimeout:
             if self.is_owed:
-                yield from self.withdraw()
+                yield from withdraw(self.store, self.request)
             raise
 
     def run(self, first: Made | None) -> Step[Granted]:
@@ -135,7 +135,7 @@ class _Acquire:
             elif isinstance(value, Gone):
                 self._give_up_in_time(Busy())
                 if self.request.unsure:  # a copy of it may still be under way
-                    yield from self.withdraw()
+                    yield from withdraw(self.store, self.request)
                 self._renew_token()
                 value = yield from self._attempt()
             else:
@@ -210,17 +210,6 @@ class _Acquire:
     def is_owed(self) -> bool:
         """Whether the store has, or may have, something of ours."""
         return self.placed or self.request.unsure
-
-    @property
-    def leaving(self) -> Request:
-        return self.request._replace(queued=True)
-
-    def withdraw(self) -> Step[None]:
-        request = self.leaving
-        try:
-            yield from give_back(self.store, request)
-        except UNTOLD:
-            yield Later(request)
 
     def _told(self) -> tuple[Owner, float, str]:
         return Owner.decode(self.request.owner), self.now - self.start, self.request.name

@@ -68,7 +68,12 @@ def give_back(
 
 def abandon(store: Store, request: Request) -> Step[None]:
     """Give back a claim that was granted but that nobody gets."""
-    leaving = request._replace(queued=True, unsure=True)
+    return withdraw(store, request._replace(unsure=True))
+
+
+def withdraw(store: Store, request: Request) -> Step[None]:
+    """Give back a claim, or its place in the queue. A store that fails now is told later."""
+    leaving = request._replace(queued=True)
     try:
         yield from give_back(store, leaving)
     except UNTOLD:
@@ -88,27 +93,20 @@ def release(
     sent = now() if made is None else made.sent
     ours = made is not None or not hold.is_over(sent)  # or may be
     in_time = ours and sent < hold.deadline
+
+    def ask() -> Step[Release]:
+        return give_back(store, request, made, hold.latest)
+
     try:
-        found = yield from give_back(store, request, made, hold.latest)
-    except UNTOLD as error:
-        error.about(hold.name)
-        if not broke_off(error, now() - sent):
-            yield Later(request, hold.latest)
-            raise
-        found = yield from _release_again(store, request, hold.latest, error)
-        if in_time and found is Release.ABSENT:
-            return True
+        found, again = yield from _answer(ask, hold, now, sent)
+    except UNTOLD:
+        yield Later(request, hold.latest)
+        raise
+    if in_time and again and found is Release.ABSENT:
+        return True
     if ours and found is not Release.RELEASED:
         yield from _hear(store, hold)
     return ours and found is Release.RELEASED
-
-
-def _release_again(store: Store, request: Request, until: float, error: LockError) -> Step[Release]:
-    try:
-        return (yield from give_back(store, request, until=until))
-    except UNTOLD:
-        yield Later(request, until)
-        raise error from error.__cause__
 
 
 def release_all(store: Store, holds: Sequence[Hold], until: float = math.inf) -> Step[None]:
@@ -125,31 +123,32 @@ def release_all(store: Store, holds: Sequence[Hold], until: float = math.inf) ->
                 return
 
 
-def _answer(ask: Callable[[], Step[R]], hold: Hold, now: Clock) -> Step[tuple[R, float]]:
-    """What the store says, and when it was asked. If the request broke off, it is asked once more.
-
-    If that fails as well, the first error counts.
+def _answer(
+    ask: Callable[[], Step[R]], hold: Hold, now: Clock, sent: float
+) -> Step[tuple[R, float | None]]:
+    """What the store says. If the request broke off, the store is asked once more, and this returns
+    the moment as well. If that fails, too, the first error counts.
     """
-    sent = now()
     try:
-        return (yield from ask()), sent
-    except BackendError as error:
+        return (yield from ask()), None
+    except UNTOLD as error:
         error.about(hold.name)
         if not broke_off(error, now() - sent):
             raise
-        sent = now()
+        again = now()
         try:
-            return (yield from ask()), sent
-        except BackendError:
+            return (yield from ask()), again
+        except UNTOLD:
             raise error from error.__cause__
 
 
 def extend(store: Store, hold: Hold, ttl: float, now: Clock = clock.now) -> Step[None]:
     """Set what is left to ``ttl`` seconds. Raises LeaseLost or a BackendError."""
     request = hold.ask(ttl, now())
-    (renewal,), sent = yield from _answer(lambda: store.extend((request,)), hold, now)
+    sent = now()
+    (renewal,), again = yield from _answer(lambda: store.extend((request,)), hold, now, sent)
     moment = now()
-    _apply(hold, request, renewal, sent, moment)
+    _apply(hold, request, renewal, again or sent, moment)
     if (unreadable := renewal.error) is not None:
         unreadable.about(hold.name)
         raise unreadable
@@ -186,7 +185,7 @@ def downgrade(store: Store, hold: Hold, now: Clock = clock.now) -> Step[None]:
     """
     hold.request = hold.request._replace(shared=True)
     poll = hold.request._replace(mode=Mode.POLL)
-    found, _ = yield from _answer(lambda: store.acquire(poll), hold, now)
+    found, _ = yield from _answer(lambda: store.acquire(poll), hold, now, now())
     if not isinstance(found, Grant):
         hold.lose()
         yield from _hear(store, hold)
