@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from lockkit.engine import holding
@@ -178,6 +179,8 @@ class BaseLease:
         yield from holding.downgrade(self._client._queue, self._hold)
 
     def _releasing(self) -> Step[bool]:
+        if any(keeper.is_open() for keeper in self._kept_by):
+            return not self.lost
         if not self._finish() or self._foreign:
             return False
         client, hold = self._client, self._hold
@@ -227,7 +230,7 @@ class BaseLease:
         """Whether others that share the claim go on; called once, when it is released."""
         if self._entry is None or self._client._entries.leave(self._entry):
             return False
-        self._hold.unshare(self)
+        (self._hold.on_lost or {}).pop(id(self), None)
         return True
 
     def _tell_when_lost(self, on_lost: Callable[[Any], object] | None) -> None:
@@ -237,7 +240,7 @@ class BaseLease:
         hold = self._hold
         if hold.on_lost is None:
             hold.on_lost = {}
-        hold.on_lost[id(self)] = _Notice(weakref.ref(self), on_lost)
+        hold.on_lost[id(self)] = partial(_tell, weakref.ref(self), on_lost)
 
     def _finish(self) -> bool:
         """Whether this call is the first release."""
@@ -246,18 +249,10 @@ class BaseLease:
         return first
 
 
-class _Notice:
-    """Calls ``on_lost`` with the lease, unless it is released or nobody has it any more."""
-
-    __slots__ = ("_lease", "_on_lost")
-
-    def __init__(self, lease: weakref.ref[BaseLease], on_lost: Callable[[Any], object]) -> None:
-        self._lease = lease
-        self._on_lost = on_lost
-
-    def __call__(self) -> object:
-        lease = self._lease()
-        return None if lease is None or lease.released else self._on_lost(lease)
+def _tell(reference: weakref.ref[BaseLease], on_lost: Callable[[Any], object]) -> object:
+    """Call ``on_lost`` with the lease, unless it is released or nobody has it any more."""
+    lease = reference()
+    return None if lease is None or lease.released else on_lost(lease)
 
 
 def give_back(lease: Lease | MultiLease) -> None:

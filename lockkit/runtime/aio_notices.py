@@ -43,13 +43,16 @@ class AsyncNotices(BaseNotices):
         self._wake = asyncio.get_running_loop().call_later(pause, self._look)
 
     def _look(self) -> None:
-        lost = self._deadlines.take_lost(now())
         try:
-            while lost:
-                self._tell(lost[0])
-                del lost[0]
+            for hold in self._deadlines.lost(now()):
+                self._tell(hold)
         finally:  # sys.exit ends the loop, which may be run again
-            self._look_again(lost)
+            moment = now()
+            pause = self._deadlines.sleep_until(moment) - moment
+            if math.isinf(pause):
+                self._wake = None
+            else:
+                self._hurry(pause)
 
     def _tell(self, hold: Hold) -> None:
         for returned in said(hold, (KeyboardInterrupt, SystemExit)):
@@ -57,16 +60,6 @@ class AsyncNotices(BaseNotices):
                 task = asyncio.ensure_future(_awaited(returned, hold.name))
                 self._telling.add(task)
                 task.add_done_callback(self._telling.discard)
-
-    def _look_again(self, untold: list[Hold]) -> None:
-        for hold in untold:
-            self._deadlines.add(hold)
-        moment = now()
-        pause = 0.0 if untold else self._deadlines.sleep_until(moment) - moment
-        if math.isinf(pause):
-            self._wake = None
-        else:
-            self._hurry(pause)
 
 
 async def _awaited(callback: Awaitable[object], name: str) -> None:

@@ -34,18 +34,6 @@ def _until(number: int, sent: float, left: float) -> tuple[int, float]:
     return number, sent + left - drift(left)
 
 
-@lru_cache(8)
-def _extended(terms: tuple[Any, ...], ttl: float, number: int) -> tuple[Any, ...]:
-    """The terms of the request that extends."""
-    return Request("", "", *terms)._replace(ttl=ttl, number=number)[2:]
-
-
-@lru_cache(8)
-def _due(deadline: float, ttl: float, now: float) -> float:
-    """After a third of what is left or of the ttl, if less: a loss must be known in time."""
-    return now + min(deadline - now, ttl) / 3
-
-
 class _Lease(Protocol):
     @property
     def _ended(self) -> bool: ...
@@ -69,8 +57,7 @@ class Hold:
 
     __slots__ = (
         "_asked",
-        "_lease",
-        "_others",
+        "_leases",
         "_settled",
         "_terms",
         "dead",
@@ -101,8 +88,7 @@ class Hold:
         self.granted = now
         self.due = now + (deadline - now) / 3
         self.generation = process.generation()
-        self._lease: weakref.ref[_Lease] | None = None
-        self._others: dict[int, weakref.ref[_Lease]] | None = None  #: also on it, by id
+        self._leases: tuple[weakref.ref[_Lease], ...] = ()
         self.dead: bool | str = False  #: True; or what the store says of its end
         self.failing_since: float | None = None  #: since then no renewal has succeeded
         self.on_lost: dict[int, Callable[[], object]] | None = None  #: who wants to hear of it
@@ -129,7 +115,7 @@ class Hold:
         """Renew it to at least so many seconds from now on."""
         if ttl > self.ttl:
             self.request = self.request._replace(ttl=ttl)
-            self.due = min(self.due, _due(self.deadline, ttl, now))
+            self.due = min(self.due, self._next(now))
 
     @property
     def whole(self) -> bool:
@@ -179,33 +165,24 @@ class Hold:
 
     def ends(self, now: float) -> float:
         """When to look whether it is lost. While the store decides that, again and again."""
+        if self.dead:
+            return now
         return self.deadline if self.whole else max(self.deadline, now + LOOK_AGAIN)
 
     def share(self, lease: _Lease) -> None:
-        """Count a lease among those for which the claim is held."""
-        reference = weakref.ref(lease)
-        if self._lease is None:
-            self._lease = reference
-            return
-        if self._others is None:
-            self._others = {}
-        self._others[id(lease)] = reference
-
-    def unshare(self, lease: _Lease) -> None:
-        """A lease is released, and others go on."""
-        for each in (self._others, self.on_lost):
-            if each is not None:
-                each.pop(id(lease), None)
+        """Count a lease among those for which the claim is held; by one thread at a time."""
+        used = tuple(map(weakref.ref, self.leases())) if self._leases else ()
+        self._leases = (*used, weakref.ref(lease))
 
     @property
     def used(self) -> bool:
         """Whether somebody still has a lease on it, and has not begun to release it."""
-        return self._lease is None or next(self.leases(), None) is not None
+        return not self._leases or next(self.leases(), None) is not None
 
     def leases(self) -> Iterator[_Lease]:
         """The leases that ``used`` looks for."""
-        for reference in (self._lease, *(self._others or {}).values()):
-            lease = None if reference is None else reference()
+        for reference in self._leases:
+            lease = reference()
             if lease is not None and not lease._ended:
                 yield lease
 
@@ -235,8 +212,8 @@ class Hold:
         sooner = asked[1] < self.deadline
         self._asked += asked  # one expression without a call: no other thread gets in between
         if sooner:
-            self.due = _due(self.deadline, self.ttl, now)
-        return Request(self.name, self.token, *_extended(self._terms, ttl, asked[0]))
+            self.due = self._next(now)
+        return self.request._replace(ttl=ttl, number=asked[0])
 
     def renewed(self, number: int, sent: float, left: float, now: float) -> None:
         """The store has answered this extension. After the deadline, its reply comes too late.
@@ -250,7 +227,11 @@ class Hold:
             self._settled = _until(number, sent, left)
             self._forget(number)
         self.failing_since = None
-        self.due = _due(self.deadline, self.ttl, now)
+        self.due = self._next(now)
+
+    def _next(self, now: float) -> float:
+        """After a third of what is left or of the ttl, if less: a loss must be known in time."""
+        return now + min(self.deadline - now, self.ttl) / 3
 
     def _forget(self, number: int) -> None:
         """Forget what was asked for before this one."""

@@ -62,7 +62,7 @@ class Notices(Background, BaseNotices):
 
     def work(self) -> float:
         """Tell those whose lease is lost; returns the seconds until the next one may be."""
-        for hold in self._deadlines.take_lost(now()):
+        for hold in self._deadlines.lost(now()):
             for _ in said(hold):
                 pass
         moment = now()

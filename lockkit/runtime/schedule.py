@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from lockkit.model.types import Request
 from lockkit.runtime import native
@@ -153,11 +154,12 @@ class Deadlines(_Watched):
             self._holds[hold.token] = hold
             return self._sooner(moment)
 
-    def take_lost(self, now: float) -> list[Hold]:
-        """Those that are lost, each once."""
-        with self._lock:
-            lost = [hold for hold in list(self._holds.values()) if hold.is_over(now)]
-            return [hold for hold in lost if self._holds.pop(hold.token, None)]
+    def lost(self, now: float) -> Iterator[Hold]:
+        """Those that are lost. Each is forgotten after its turn."""
+        for hold in list(self._holds.values()):
+            if hold.is_over(now):
+                yield hold
+                self.discard(hold)
 
     def sleep_until(self, now: float) -> float:
         """When the runner must look again. A moment that was asked for is kept, as above."""
