@@ -264,11 +264,6 @@ class Lease(BaseLease, ThreadLease):
             kept = failure
         self._left(kept, error, was_lost)
 
-    def _releasing(self) -> Step[bool]:
-        if self._kept_by and any(keeper.is_open() for keeper in self._kept_by):
-            return not self.lost
-        return (yield from super()._releasing())
-
 
 C = TypeVar("C", bound=LockClient)
 

@@ -13,7 +13,7 @@ from lockkit.leases.client import Clients, LockClient
 from lockkit.leases.decorating import refuse_bare, refuse_task
 from lockkit.leases.default_store import chosen_url
 from lockkit.leases.until import check_in_atomic, check_until, only_blocking
-from lockkit.model.checks import check_timeout, check_ttl
+from lockkit.model.checks import check_timeout, check_ttl, one_of
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, TooManySessions
 from lockkit.model.names import Template, check_name
 from lockkit.model.options import check_options
@@ -86,8 +86,7 @@ def locked_with(
 
 
 def _check_values(when_held: str, options: Mapping[str, Any]) -> None:
-    if when_held not in ("raise", "skip"):
-        raise ConfigurationError(f"when_held is {when_held!r}; it must be 'raise' or 'skip'")
+    one_of("raise", "skip")("when_held", when_held)
     if options.get("ttl", UNSET) is not UNSET:
         check_ttl("ttl", options["ttl"])
     if options.get("timeout", UNSET) is not UNSET:
@@ -274,15 +273,7 @@ def _connected(url: str) -> LockClient:
 _clients = Clients(_connected)
 
 
-def _blocking(_alias: str) -> LockClient:
-    return _clients[chosen_url()]
-
-
 _per_loop: dict[str, PerLoop[AsyncLockClient]] = {}
-
-
-def _in_loop(_alias: str) -> AsyncLockClient:
-    return (_per_loop.get("") or _new_per_loop())[chosen_url()]
 
 
 def _new_per_loop() -> PerLoop[AsyncLockClient]:
@@ -293,4 +284,8 @@ def _new_per_loop() -> PerLoop[AsyncLockClient]:
     return _per_loop.setdefault("", PerLoop(aio_client.connect))  # another thread may be first
 
 
-locked = locked_with(_blocking, _in_loop, ("ttl", "timeout"))
+locked = locked_with(
+    lambda _alias: _clients[chosen_url()],
+    lambda _alias: (_per_loop.get("") or _new_per_loop())[chosen_url()],
+    ("ttl", "timeout"),
+)

@@ -33,7 +33,6 @@ MUTEX, BARGE = Usage(), Usage(fair=False)
 LOCK_OPTIONS, OWNED_OPTIONS, MUTEX_OPTIONS, KIND_OPTIONS = (
     kind.__optional_keys__ for kind in (LockOptions, OwnedOptions, MutexOptions, KindOptions)
 )
-NOTHING: Mapping[str, Any] = {}
 
 L = TypeVar("L", bound=BaseLock[Any])
 AnyLease = TypeVar("AnyLease", bound=BaseLease)
@@ -84,7 +83,7 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         the next request.
         """
         own = self._own("lock()", options, MUTEX_OPTIONS)
-        kind = "reentrant" if _flag(options, "reentrant", default=False) else "mutex"
+        kind = "reentrant" if check_flag("reentrant", options.get("reentrant", False)) else "mutex"
         return self._made(self._usage(kind, options), own, name, options)
 
     def semaphore(self, name: str, permits: int, **options: Unpack[LockOptions]) -> L:
@@ -136,14 +135,15 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
     ) -> Mapping[str, Any]:
         """The adapter's options among these. Raises ConfigurationError for what is not known."""
         if options.keys() <= known:
-            return NOTHING
+            return {}
         own = self._own_options
         check_options(where, options, {*known, *own})
         return {key: options[key] for key in own & options.keys()}
 
     def _usage(self, kind: str, options: Mapping[str, Any], permits: int = 0) -> Usage:
         """Raises ConfigurationError for a wrong option, and UnsupportedCapability."""
-        owner, fair = check_owner(options.get("owner", "")), _flag(options, "fair", default=True)
+        owner = check_owner(options.get("owner", ""))
+        fair = check_flag("fair", options.get("fair", True))
         if kind == "mutex":
             if owner:
                 raise ConfigurationError("owner is for what can be entered again: reentrant=True")
@@ -192,8 +192,3 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         return UnsupportedCapability(
             f"in the store of the lock alias {self.settings.alias!r} {what}; {ABLE}"
         )
-
-
-def _flag(options: Mapping[str, object], key: str, *, default: bool) -> bool:
-    value = options.get(key, default)
-    return value if value is True or value is False else check_flag(key, value)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
 from lockkit.engine.effects import Made, Step
 from lockkit.leases.client import Lease, Lock
 from lockkit.leases.lease import give_back
 from lockkit.leases.lock import REENTERED
+from lockkit.model.checks import one_of
 from lockkit.model.errors import ConfigurationError, OpenTransaction
 from lockkit.model.types import UNSET, Request, Terms, Unset
 
@@ -39,9 +41,7 @@ class TransactionOptions(InAtomicOptions, total=False):
     until: Until | None
 
 
-def check_in_atomic(value: object) -> None:
-    if value not in ("refuse", "allow"):
-        raise ConfigurationError(f"in_atomic is {value!r}; it must be 'refuse' or 'allow'")
+check_in_atomic = partial(one_of("refuse", "allow"), "in_atomic")
 
 
 def check_until(value: object) -> None:

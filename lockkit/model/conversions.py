@@ -61,10 +61,6 @@ def _lower(value: object) -> object:
     return "".join(c.lower() if ucd_3_2_0.category(c) != "Cn" else c for c in value)
 
 
-def _str(value: object) -> object:
-    return value
-
-
 def _only(kind: type, value: object) -> object:
     if value is None or (isinstance(value, kind) and not isinstance(value, bool)):
         return value
@@ -75,6 +71,6 @@ CONVERSIONS: dict[str, Callable[[object], object]] = {
     "int": _int,
     "uuid": _uuid,
     "lower": _lower,
-    "str": _str,
+    "str": lambda value: value,
 }
 _MEANT = {"int": "a whole number", "uuid": "a UUID"}

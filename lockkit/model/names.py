@@ -123,9 +123,6 @@ class Template:
             raise InvalidName(f"the name template {self.text!r} has an unmatched brace")
         return text.replace("%", "%%")
 
-    def __repr__(self) -> str:
-        return f"Template({self.text!r})"
-
 
 def _field(template: str, text: str, *, bare_only: bool) -> Field:
     text, colon, conversion = text.partition(":")

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from lockkit.model.checks import Check, check_count, check_timeout, check_ttl, read_mapping, wrong
+from lockkit.model.checks import (
+    Check,
+    check_count,
+    check_timeout,
+    check_ttl,
+    nearest,
+    read_mapping,
+    wrong,
+)
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.options import check_options
 
@@ -100,10 +108,8 @@ def read_settings(
 
 def _without_default(aliases: Mapping[str, Any]) -> ConfigurationError:
     """Most code locks in this alias. If it is misspelt, that code locks in a store nobody chose."""
-    import difflib
-
-    close = difflib.get_close_matches(DEFAULT_ALIAS, aliases, n=1)
-    hint = f"is {close[0]!r} a misspelling?" if close else "give it a URL."
+    close = nearest(DEFAULT_ALIAS, aliases)
+    hint = f"is {close!r} a misspelling?" if close else "give it a URL."
     return ConfigurationError(
         f"LOCKKIT has no alias {DEFAULT_ALIAS!r}: {hint} "
         f"{{{DEFAULT_ALIAS!r}: {{}}}} is the store that is used without settings"
@@ -195,13 +201,8 @@ def _options(key: str, value: object) -> dict[str, Any]:
     return dict(value)
 
 
-def _location(_: str, value: object) -> object:
-    """The value, unchecked: one that is not a string counts as missing. It may be a password."""
-    return value
-
-
 CHECKS: dict[str, Check] = {
-    "LOCATION": _location,
+    "LOCATION": lambda _, value: value,  # one that is not a string counts as missing
     "BACKEND": _dotted,
     "KEY_PREFIX": _prefix,
     "TTL": check_ttl,
