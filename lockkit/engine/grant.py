@@ -85,8 +85,10 @@ def _ask(
     mine = _hold(state, request, now) if barges else None
     handoffs = _advance(state, now, asker=request.token)
     mine = mine or state.holding(request.token)
-    if mine is None and _may_enter(state, request, now):
-        mine = _hold(state, request, now)
+    if mine is None:
+        is_first = not state.waits(now) and state.waiting(request.token) is None
+        if state.reenters(request, now) or (is_first and state.has_room(request, now)):
+            mine = _hold(state, request, now)
     if mine is not None:
         return Outcome(_grant(mine, now), True, handoffs)
     if waiting is None and request.mode is Mode.ENQUEUE:
@@ -106,11 +108,6 @@ def _once_more(
         return Outcome(_grant(mine, now), changed)
     mine.shared = True  # from now on, waiters may share the name
     return Outcome(_grant(mine, now), True, _advance(state, now))
-
-
-def _may_enter(state: State, request: Request, now: int) -> bool:
-    is_first = not state.waits(now) and state.waiting(request.token) is None
-    return state.reenters(request, now) or (is_first and state.has_room(request, now))
 
 
 def _refuse_upgrade(state: State, request: Request, now: int) -> None:
@@ -206,7 +203,9 @@ def break_(state: State, fence: int, now: int, by: str = "") -> Outcome[bool]:
     if not broken:
         return Outcome(False)
     for holder in broken:
-        state.cast_out(holder, now, by)
+        state.holders.remove(holder)
+        state.fallen.append((holder, state.kind, now, by))
+        state.bury(holder.token, now, broken=True)
     return Outcome(True, True, _advance(state, now))
 
 
@@ -249,7 +248,8 @@ def _install(state: State, waiter: Waiter, until: int, now: int) -> Holder:
         entrant=waiter.entrant,
         permits=waiter.permits,
     )
-    state.install(holder, now)
+    state.forget(now)  # the name is in use again
+    state.holders.append(holder)
     return holder
 
 

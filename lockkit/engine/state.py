@@ -149,17 +149,6 @@ class State:
                 return
             del self.tombs[oldest]
 
-    def install(self, holder: Holder, now: int) -> None:
-        """Add a holder. Abandoned leases are forgotten: the name is in use again."""
-        self.forget(now)
-        self.holders.append(holder)
-
-    def cast_out(self, holder: Holder, now: int, by: str) -> None:
-        """Remove a holder that an operator has broken."""
-        self.holders.remove(holder)
-        self.fallen.append((holder, self.kind, now, by))
-        self.bury(holder.token, now, broken=True)
-
     def forget(self, until: int) -> None:
         """Forget the holders whose leases had expired by then."""
         if self.holders:
