@@ -6,12 +6,14 @@ import argparse
 import time
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
+from functools import partial
 
 from lockkit.model.types import Owner
 from lockkit.operate.columns import details
 from lockkit.operate.console import Console, Exit
 from lockkit.operate.formats import TABLES, Format, format_named
-from lockkit.operate.stores import Limits, Row, Stores
+from lockkit.operate.inspect import stuck
+from lockkit.operate.stores import Row, Stores
 from lockkit.operate.text import escape, printable
 
 
@@ -77,7 +79,12 @@ class _Look:
 
     def _matching(self) -> Iterator[list[Row]]:
         arguments = self._arguments
-        for page in self._stores.pages(self._aliases, limits=_limits(arguments)):
+        judge = partial(
+            stuck,
+            older_than=arguments.older_than,
+            waiting_longer_than=arguments.waiting_longer_than,
+        )
+        for page in self._stores.pages(self._aliases, judge=judge, lost=arguments.lost):
             rows = [row for row in page if _matches(row, arguments)]
             if rows:
                 self._matched = True
@@ -114,19 +121,15 @@ def _limited(pages: Iterable[list[Row]], limit: int | None) -> Iterator[list[Row
 
 
 def _matches(row: Row, arguments: argparse.Namespace) -> bool:
-    info, limits = row.info, _limits(arguments)
+    info = row.info
     if arguments.stuck:
         is_meant = row.stuck is not None
     else:
-        is_meant = _over(info.age, limits.older_than)
-        is_meant = is_meant and _over(info.waiting, limits.waiting_longer_than)
+        is_meant = _over(info.age, arguments.older_than)
+        is_meant = is_meant and _over(info.waiting, arguments.waiting_longer_than)
     if arguments.match is not None:
         is_meant = is_meant and fnmatchcase(info.name, arguments.match)
     return is_meant and (arguments.owner is None or _owned(info.owner, arguments.owner))
-
-
-def _limits(arguments: argparse.Namespace) -> Limits:
-    return Limits(arguments.older_than, arguments.waiting_longer_than, arguments.lost)
 
 
 def _over(seconds: float | None, limit: float | None) -> bool:
@@ -141,5 +144,5 @@ def _owned(owner: Owner | None, glob: str) -> bool:
 
 
 def _is_filtered(arguments: argparse.Namespace) -> bool:
-    said = arguments.stuck or arguments.match or arguments.owner
-    return bool(said) or _limits(arguments)[:2] != (None, None)
+    filters = ("stuck", "match", "owner", "older_than", "waiting_longer_than")
+    return any(getattr(arguments, each) for each in filters)

@@ -19,6 +19,7 @@ from lockkit.operate.text import ELLIPSIS, escape, printable
 from lockkit.stores.contract import ProcessLocal
 
 ClientFactory = Callable[[], LockClient]
+Judge = Callable[[LockInfo], Stuck | None]
 
 PAGE = 64
 """Rows of a page. A store is asked for no more rows before the page is shown."""
@@ -48,17 +49,6 @@ class Row(NamedTuple):
     def is_now(self) -> bool:
         """Whether it is the present state, and not the last words of an earlier lease."""
         return self.info.state is not LockState.LOST
-
-
-class Limits(NamedTuple):
-    """What counts as stuck, and whether last words are read."""
-
-    older_than: float | None = None
-    waiting_longer_than: float | None = None
-    lost: bool = False
-
-
-NO_LIMITS = Limits()
 
 
 class Stores:
@@ -117,11 +107,17 @@ class Stores:
         self._growth.next_look()
 
     def pages(
-        self, aliases: Iterable[str], name: str | None = None, limits: Limits = NO_LIMITS
+        self,
+        aliases: Iterable[str],
+        name: str | None = None,
+        *,
+        judge: Judge = stuck,
+        lost: bool = False,
     ) -> Iterator[list[Row]]:
-        """All rows, or those of one name. Each page has rows of one alias only."""
+        """All rows, or those of one name. Each page has rows of one alias only. ``lost``: with the
+        last words of all names."""
         self._looked_at = list(aliases)
-        readers = [self._pages(alias, name, limits) for alias in aliases]
+        readers = [self._pages(alias, name, judge, lost=lost) for alias in aliases]
         return readers[0] if len(readers) == 1 else _side_by_side(readers)
 
     def of_name(self, aliases: Sequence[str], name: str) -> list[Row]:
@@ -138,14 +134,15 @@ class Stores:
             return Exit.STORE_DOWN
         return Exit.ERROR if self.wrong else Exit.OK
 
-    def _pages(self, alias: str, name: str | None, limits: Limits) -> Iterator[list[Row]]:
+    def _pages(
+        self, alias: str, name: str | None, judge: Judge, *, lost: bool
+    ) -> Iterator[list[Row]]:
         """Rows that were read before the store failed are shown as well."""
         page: list[Row] = []
         failed: tuple[dict[str, str], str] | None = None
         try:
-            for info in _all(self.client(alias), name, lost=limits.lost or name is not None):
-                found = stuck(info, limits.older_than, limits.waiting_longer_than)
-                page.append(Row(alias, info, found or self._growth.judge(alias, info)))
+            for info in _all(self.client(alias), name, lost=lost or name is not None):
+                page.append(Row(alias, info, judge(info) or self._growth.judge(alias, info)))
                 if len(page) == PAGE:
                     yield page
                     page = []

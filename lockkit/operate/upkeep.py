@@ -100,7 +100,9 @@ def _prune(name: str, table: RecordTable, batch: int, console: Console) -> Exit:
         for key in table.unreadable():
             ending = Exit.STUCK
             console.complain(
-                f"database {escape(name)}: the record of order:{escape(key)} {_remedy(name, key)}"
+                f"database {escape(name)}: the record of order:{escape(key)} cannot be read, so "
+                "its duplicates get 503. Once you know that it has not taken effect, run locks "
+                f"prune --database {escape(name)} --unreadable order:{escape(key)}"
             )
     except BackendError as error:
         console.complain(f"database {escape(name)}: {printable(str(error))}")
@@ -108,14 +110,6 @@ def _prune(name: str, table: RecordTable, batch: int, console: Console) -> Exit:
     finally:
         console.report(f"{escape(name)}: {deleted} expired order records deleted\n")
     return ending
-
-
-def _remedy(name: str, key: str) -> str:
-    """What to do about a record in this database that cannot be read."""
-    return (
-        "cannot be read, so its duplicates get 503. Once you know that it has not taken effect, "
-        f"run locks prune --database {escape(name)} --unreadable order:{escape(key)}"
-    )
 
 
 def check(findings: Iterable[Finding], console: Console) -> Exit:
