@@ -9,8 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from command_line import Screen, dead_port, hold, locks, locks_process, start, until
@@ -24,31 +22,6 @@ from lockkit.runtime import process
 from lockkit.testing.conformance.base import at_least_once
 
 HOSTILE = "a\u202eb\u200fc\\d é日 "
-
-
-@pytest.fixture(params=["memory", "sqlite", "redis"])
-def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LockClient]:
-    if request.param == "redis":
-        url = request.getfixturevalue("redis_url")
-    else:
-        url = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/locks.sqlite3"}[
-            request.param
-        ]
-    found = lockkit.connect(url)
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def memory() -> Iterator[LockClient]:
-    found = lockkit.connect("memory://")
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/locks.sqlite3"
 
 
 def abandon(client: LockClient, name: str) -> None:

@@ -27,18 +27,6 @@ from lockkit.testing.servers import RedisServer
 
 
 @pytest.fixture
-def memory() -> Iterator[LockClient]:
-    found = lockkit.connect("memory://")
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/locks.sqlite3"
-
-
-@pytest.fixture
 def gone() -> LockClient:
     return lockkit.connect(f"redis://127.0.0.1:{dead_port()}/0")
 

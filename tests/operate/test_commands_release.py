@@ -8,7 +8,6 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,26 +18,6 @@ from lockkit.leases.client import LockClient
 from lockkit.model.errors import BackendUnavailable, LayoutMismatch, LeaseLost
 from lockkit.model.types import Owner
 from lockkit.runtime import process
-
-
-@pytest.fixture(params=["memory", "sqlite", "redis"])
-def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LockClient]:
-    if request.param == "redis":
-        url = request.getfixturevalue("redis_url")
-    else:
-        url = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/locks.sqlite3"}[
-            request.param
-        ]
-    found = lockkit.connect(url)
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def memory() -> Iterator[LockClient]:
-    found = lockkit.connect("memory://")
-    yield found
-    found.close()
 
 
 def fence_of(client: LockClient, name: str) -> int | None:

@@ -31,11 +31,6 @@ READY = "import sys; print('ready', flush=True); "
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/locks.sqlite3"
-
-
-@pytest.fixture
 def client(url: str) -> Iterator[LockClient]:
     found = lockkit.connect(url)
     yield found

@@ -14,11 +14,6 @@ import lockkit
 from lockkit.__main__ import main
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/locks.sqlite3"
-
-
 @pytest.mark.parametrize("prefix", ["shop", "locks"])
 def test_url_and_key_prefix(url: str, prefix: str) -> None:
     client = lockkit.connect(url, key_prefix=prefix)
