@@ -136,7 +136,8 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _stay_in(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _stay_in_loop(self) -> None:
+        loop = asyncio.get_running_loop()
         if self._loop is loop:
             return
         process.notice_fork()  # a parent's loop does not count
@@ -172,7 +173,7 @@ class AsyncLock(TaskLock["AsyncLease"], BaseLock["AsyncLease"]):
         ConfigurationError in another event loop than the client's. Cancelling it leaves neither a
         lease nor a place in the queue.
         """
-        self._client._stay_in(asyncio.get_running_loop())
+        self._client._stay_in_loop()
         await self._allow()
         return await self._client.perform(self._acquiring(timeout))
 

@@ -13,7 +13,6 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
 
 from lockkit.engine.effects import Step
@@ -114,11 +113,7 @@ class ThreadLock(Generic[T]):
 
     @leaving
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-        lease: list[T] | None = None,
+        self, kind: type[BaseException] | None, *_: object, lease: list[T] | None = None
     ) -> None:
         found = lease.pop() if lease else _leave(self._entered, threading.get_ident())
         found._end(kind)
@@ -156,11 +151,7 @@ class TaskLock(Generic[L]):
 
     @leaving
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-        lease: list[L] | None = None,
+        self, kind: type[BaseException] | None, *_: object, lease: list[L] | None = None
     ) -> None:
         found = lease.pop() if lease else _leave(self._entered, _task())
         try:
@@ -196,12 +187,7 @@ class ThreadLease(_Lease):
         return self
 
     @leaving
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Release. Raises LeaseLost if the body succeeded, but the lease was lost."""
         self._end(kind)
 
@@ -228,12 +214,7 @@ class TaskLease(_Lease):
         return self
 
     @leaving
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Release. Raises LeaseLost if the body succeeded, but the lease was lost."""
         try:
             await self._client._await_left_over(kind)

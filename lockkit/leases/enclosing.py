@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from lockkit.leases.client import Clients, Lease, Lock, LockClient
@@ -95,7 +94,7 @@ class EnclosingClient(LockClient):
             check_in_atomic(in_atomic)
         if until is not None:
             check_until(until)
-            return partial(CommitLock, self._transactions)
+            return CommitLock
         return _EnclosingLock if in_atomic == "refuse" else _FreeLock
 
 

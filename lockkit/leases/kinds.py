@@ -167,10 +167,7 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         """Locks on each name once, in the order in which everybody takes them."""
         if not names:
             raise ConfigurationError("a multi-lock needs at least one name")
-        for name in names:
-            if not isinstance(name, str):
-                raise ConfigurationError(f"{name!r} is not a lock name: multi('a', 'b')")
-        in_order = sorted(set(names), key=lambda name: name.encode("utf-8", "surrogatepass"))
+        in_order = sorted({check_name(name) for name in names}, key=str.encode)
         most = self.store.most
         if most is not None and len(in_order) > most:
             raise ConfigurationError(
@@ -179,7 +176,7 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
             )
         label = check_label(options.pop("label", ""))
         make = self._maker(kind, **options)
-        return [make(check_name(name), label) for name in in_order]
+        return [make(name, label) for name in in_order]
 
     @property
     def _listed(self) -> Listed:

@@ -242,9 +242,7 @@ class AsyncMultiLock(TaskLock[AsyncMultiLease], _MultiLock[AsyncMultiLease]):
         timeout: float | None | Unset = UNSET,  # noqa: ASYNC109  (it leaves the store's queue)
     ) -> AsyncMultiLease:
         """As ``MultiLock.acquire``; if it is cancelled, none is held."""
-        import asyncio
-
-        self._client._stay_in(asyncio.get_running_loop())
+        self._client._stay_in_loop()
         for lock in self._locks:
             await lock._allow()
         return await self._client.perform(self._acquiring(timeout, AsyncMultiLease))

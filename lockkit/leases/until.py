@@ -7,7 +7,6 @@ and when it has ended; this is the part that all adapters share.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
@@ -17,10 +16,10 @@ from lockkit.leases.lease import give_back
 from lockkit.leases.lock import REENTERED
 from lockkit.model.checks import one_of
 from lockkit.model.errors import ConfigurationError, OpenTransaction
-from lockkit.model.types import UNSET, Request, Terms, Unset
+from lockkit.model.types import UNSET, Request, Unset
 
 if TYPE_CHECKING:
-    from lockkit.leases.client import LockClient
+    from lockkit.leases.enclosing import EnclosingClient
 
 InAtomic: TypeAlias = Literal["refuse", "allow"]
 Until: TypeAlias = Literal["commit"]
@@ -119,18 +118,8 @@ class CommitLock(Lock):
     With none open, it is a lock like any other.
     """
 
-    __slots__ = ("_open",)
-
-    def __init__(
-        self,
-        transactions: Callable[[], Sequence[Transaction]],
-        client: LockClient,
-        terms: Terms,
-        name: str,
-        label: str = "",
-    ) -> None:
-        super().__init__(client, terms, name, label)
-        self._open = transactions
+    __slots__ = ()
+    _client: EnclosingClient
 
     def acquire(self, timeout: float | None | Unset = UNSET) -> Lease:
         return self._client.perform(self._acquiring(timeout))
@@ -147,9 +136,11 @@ class CommitLock(Lock):
         """
         kept = self._kept()
         if kept is None and not self._is_inside():
-            for transaction in self._open():
+            for transaction in self._client._transactions():
                 transaction.refuse_snapshot(self.name)
-        transactions = self._open()  # one that had only read may just have been ended
+        transactions = (
+            self._client._transactions()
+        )  # one that had only read may just have been ended
         lease = kept
         if lease is None:
             lease = yield from super()._acquiring(timeout)
@@ -165,7 +156,7 @@ class CommitLock(Lock):
         return lease
 
     def _kept(self) -> Lease | None:
-        found = (transaction.kept(self) for transaction in self._open())
+        found = (transaction.kept(self) for transaction in self._client._transactions())
         return next((lease for lease in found if lease is not None), None)
 
     def _is_served_by(self, lease: Lease) -> bool:
