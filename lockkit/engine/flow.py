@@ -36,7 +36,6 @@ from lockkit.model.types import (
     alive_for,
     drift,
     granted,
-    is_placed,
 )
 
 if TYPE_CHECKING:
@@ -186,7 +185,8 @@ class _Acquire:
         except BackendError as error:
             value = yield from self._once_more(error)
         self.now = self.clock()
-        self.placed = self.placed or is_placed(value)
+        known = isinstance(value, Grant) or (isinstance(value, Busy) and value.ticket > 0)
+        self.placed = self.placed or known
         self.joining = False  # last: it may be interrupted between any two lines
         return value
 
@@ -251,6 +251,4 @@ class _Acquire:
         """Whether the asker's own thread or task holds it, so that it waits for itself; or another
         one of its process that has the same name."""
         asker = Owner.decode(self.request.owner)
-        return self.request.kind is Kind.MUTEX and holder._replace(label="") == asker._replace(
-            label=""
-        )
+        return self.request.kind is Kind.MUTEX and holder == asker._replace(label=holder.label)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lockkit.engine.state import GRACE_SECONDS, SECOND, Holder, State
 from lockkit.model.types import Kind, LockInfo, LockState, Owner, Waiting
@@ -61,23 +61,20 @@ def infos_of(name: str, state: State, now: int) -> Iterator[LockInfo]:
         Waiting(Owner.decode(w.owner), (now - w.enqueued) / SECOND, w.alive > now)
         for w in state.queue[:QUEUE_SHOWN]
     )
-    waiters, alive = len(state.queue), sum(w.alive > now for w in state.queue)
-    if waiters and not state.holders:
-        yield LockInfo(
-            name,
-            LockState.QUEUED,
-            waiters=waiters,
-            waiters_alive=alive,
-            kind=state.kind,
-            permits=state.permits,
-            queue=queue,
-        )
+    waiting: dict[str, Any] = {
+        "waiters": len(state.queue),
+        "waiters_alive": sum(waiter.alive > now for waiter in state.queue),
+        "queue": queue,
+    }
+    if queue and not state.holders:
+        info = LockInfo(name, LockState.QUEUED, kind=state.kind, permits=state.permits)
+        yield info._replace(**waiting)
     oldest = now - GRACE_SECONDS * SECOND
     for holder in state.holders:
         if holder.until <= oldest:  # it has last words
             continue
         info = _info(name, holder, now, state.kind, holder.permits)
-        yield info._replace(waiters=waiters, waiters_alive=alive, queue=queue)
+        yield info._replace(**waiting)
 
 
 def _info(name: str, holder: Holder, now: int, kind: Kind, permits: int) -> LockInfo:

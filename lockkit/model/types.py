@@ -173,11 +173,6 @@ class Renewal(NamedTuple):
     error: LockError | None = None
 
 
-def is_placed(reply: object) -> bool:
-    """Whether the store knows the token of a claim after this reply."""
-    return isinstance(reply, Grant) or (isinstance(reply, Busy) and reply.ticket > 0)
-
-
 class Release(IntEnum):
     """The answer to a release."""
 

@@ -38,10 +38,15 @@ class Background(ABC):
     def _hurry(self) -> None:
         """Have it work at once; start the thread if there is none."""
         with self._starting:
-            if self._wake is None:
-                self._start()
-            else:
+            if self._wake is not None:
                 self._wake.set()
+                return
+            self._wake = native.Wake()
+            try:
+                native.start(_work, (weakref.ref(self), self._wake), self.thread_name)
+            except BaseException:  # no more threads: the next lease tries again
+                self._wake = None
+                raise
 
     def _end(self) -> None:
         """End the thread, after the pass it is in."""
@@ -49,14 +54,6 @@ class Background(ABC):
             wake, self._wake = self._wake, None
         if wake is not None:
             wake.set()
-
-    def _start(self) -> None:
-        self._wake = native.Wake()
-        try:
-            native.start(_work, (weakref.ref(self), self._wake), self.thread_name)
-        except BaseException:  # no more threads: the next lease tries again
-            self._wake = None
-            raise
 
     def __del__(self) -> None:
         """The thread has no owner any more, so it cannot call ``ended``."""
