@@ -259,17 +259,12 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, command: str, prog: str = "") -> None:
         lines = "\n".join(f"  {name:9}{text}" for name, (text, _) in COMMANDS.items())
-        listing = command == "list"
         text, add_options = COMMANDS[command]
-        super().__init__(
-            prog=prog if listing else f"{prog} {command}",
-            description=f"{text.capitalize()}.",
-            epilog=EPILOG.format(commands=lines) if listing else None,
-            formatter_class=argparse.RawDescriptionHelpFormatter
-            if listing
-            else argparse.HelpFormatter,
-            allow_abbrev=False,
-        )
+        description = f"{text.capitalize()}."
+        super().__init__(f"{prog} {command}", description=description, allow_abbrev=False)
+        if command == "list":
+            self.prog, self.epilog = prog, EPILOG.format(commands=lines)
+            self.formatter_class = argparse.RawDescriptionHelpFormatter
         add_options(self)
 
     def error(self, message: str) -> NoReturn:

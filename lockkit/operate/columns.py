@@ -39,10 +39,6 @@ def _owner(row: Row) -> str:
     return escape(str(row.info.owner)) if row.info.owner else "-"
 
 
-def _thread(row: Row) -> str:
-    return escape(row.info.owner.thread) if row.info.owner else "-"
-
-
 def _left(row: Row) -> str:
     info = row.info
     if info.left is None and (info.owner is not None or info.age is not None):
@@ -77,7 +73,7 @@ TABLE = (
 )
 WIDE = (
     *TABLE,
-    Column("THREAD", _thread, 10),
+    Column("THREAD", lambda row: escape(row.info.owner.thread) if row.info.owner else "-", 10),
     Column("RENEWED", lambda row: duration(row.info.renewed), right=True),
     Column("TTL", lambda row: duration(row.info.ttl), 6, right=True),
     Column("MAX-HOLD", lambda row: duration(row.info.max_hold), right=True),
@@ -124,7 +120,7 @@ def _owner_as_json(owner: Owner) -> dict[str, Any]:
 
 def details(row: Row, console: Console) -> str:
     """Everything about one lock, with a line for each fact."""
-    facts = [*_judged(row, console), *_who(row.info), *_times(row.info), *_queue(row.info)]
+    facts = [*_judged(row, console), *_times(row.info), *_queue(row.info)]
     if row.info.fence is not None:
         facts.append(("fence", str(row.info.fence)))
     return "".join(f"{key + ':' if key else '':10}{value}\n" for key, value in facts) + "\n"
@@ -146,9 +142,6 @@ def _judged(row: Row, console: Console) -> Iterator[Fact]:
         waiting = f"{info.waiters_alive} wait, the first for {first}"
         nobody = not info.waiters_alive
         yield "break", f"{safe_to_break(info).why}; {'nobody waits' if nobody else waiting}"
-
-
-def _who(info: LockInfo) -> Iterator[Fact]:
     if info.owner:
         yield "owner", escape(str(info.owner))
         yield "thread", escape(info.owner.thread)

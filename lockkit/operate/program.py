@@ -13,9 +13,8 @@ import argparse
 import os
 import signal
 import subprocess
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -40,13 +39,10 @@ from lockkit.runtime import process
 
 PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
 GRACE = 10.0
-"""Seconds that a program has to end after SIGTERM; then it is killed."""
-
-MOMENT = 1.0
-"""Seconds to wait until killed processes are gone."""
+"""Seconds that a program has to end after SIGTERM; then it is killed, and has as many again."""
 
 PAUSE = 0.02
-"""Seconds between checks of whether processes that are not our children have ended."""
+"""Seconds between checks of whether a program or its processes have ended."""
 
 STAND_BY = (
     'read -r LOCKKIT_FENCE < "$0" || exit; export LOCKKIT_FENCE; '
@@ -207,17 +203,16 @@ class _Program:
         self._pipe = pipe
         self._console = console
         self._group = group
-        self._runs = self.is_lost = False
-        self._ended = threading.Event()
+        self._runs = self._has_ended = self.is_lost = False
 
     def run(self, fence: str) -> int:
         """Start the program, wait for its end, and return its exit status."""
         self._runs = True
         _say(self._pipe, fence)
         killed = wait_for(self.child)
-        self._ended.set()
-        if killed or self.is_lost:
-            self._end_group()
+        self._has_ended = True
+        if killed or self.is_lost:  # what a script has called goes on after a signal ends it
+            self._terminate(self._works)
         status = self.child.wait()
         if self.is_lost:
             return Exit.ERROR
@@ -230,11 +225,8 @@ class _Program:
             lease.check()
         except LeaseLost as error:
             self._console.complain(f"{printable(str(error))}: terminating the program")
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            if not self._ended.is_set():
-                self._signal(number)
-                self._ended.wait(GRACE)
-        if not self._ended.is_set():
+        self._terminate(lambda: not self._has_ended)
+        if not self._has_ended:
             self._console.complain("the program goes on without the lock: it cannot be ended")
 
     def hear(self, number: int, _: FrameType | None) -> None:
@@ -242,7 +234,7 @@ class _Program:
         Ctrl-C at a terminal reaches the program by itself: both are in the foreground."""
         if self._runs:
             by_itself = self._group is None and number in (signal.SIGINT, signal.SIGQUIT)
-            if not (by_itself or self._ended.is_set()):
+            if not (by_itself or self._has_ended):
                 with suppress(PermissionError):
                     os.kill(self.child.pid, number)
         elif number == signal.SIGINT:
@@ -268,13 +260,12 @@ class _Program:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, number)
 
-    def _end_group(self) -> None:
-        """End the rest of the group: what a script has called goes on after a signal ends it."""
-        for number, seconds in ((signal.SIGTERM, GRACE), (signal.SIGKILL, MOMENT)):
-            until = now() + seconds
-            if self._works():
+    def _terminate(self, goes_on: Callable[[], bool]) -> None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            until = now() + GRACE
+            if goes_on():
                 self._signal(number)
-            while self._works() and now() < until:
+            while goes_on() and now() < until:
                 time.sleep(PAUSE)
 
     def _works(self) -> bool:
