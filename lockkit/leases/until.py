@@ -138,9 +138,8 @@ class CommitLock(Lock):
         if kept is None and not self._is_inside():
             for transaction in self._client._transactions():
                 transaction.refuse_snapshot(self.name)
-        transactions = (
-            self._client._transactions()
-        )  # one that had only read may just have been ended
+        # One that had only read may just have been ended.
+        transactions = self._client._transactions()
         lease = kept
         if lease is None:
             lease = yield from super()._acquiring(timeout)
