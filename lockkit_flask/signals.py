@@ -14,11 +14,9 @@ from blinker import NamedSignal, Namespace
 from flask import current_app, request
 
 from lockkit.model.log import log
-from lockkit.orders.decisions import news_of
 
 if TYPE_CHECKING:
     from lockkit.orders import Order
-    from lockkit.orders.decisions import Decision
 
 _signals = Namespace()
 
@@ -27,13 +25,7 @@ order_conflict = _signals.signal("order-conflict", "An order ID came with anothe
 order_orphaned = _signals.signal("order-orphaned", "How an earlier try ended is not known.")
 
 
-def tell(order: Order, decision: Decision) -> None:
-    """Send the signals of this decision, if it has any."""
-    for name in news_of(decision):
-        _send(globals()[name], order)
-
-
-def _send(signal: NamedSignal, order: Order) -> None:
+def send(signal: NamedSignal, order: Order) -> None:
     """Tell the receivers; what they raise is logged, and breaks no request."""
     app: Any = current_app
     sender = app._get_current_object()

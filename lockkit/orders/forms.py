@@ -58,7 +58,7 @@ from lockkit.orders.order import (
 )
 from lockkit.orders.record import OrderRequest
 from lockkit.orders.settings import OrderSettings
-from lockkit.web.refusal import Refusal
+from lockkit.web.refusal import ORDER_ID, Refusal, request_label
 
 if TYPE_CHECKING:
     from lockkit.orders.engine import Orders
@@ -193,20 +193,23 @@ def hidden_field(name: str, value: str) -> str:
     return f'<input type="hidden" name="{escape(name)}" value="{escape(value)}">'
 
 
-def tell_uncovered(forms: FormIds, request: str, form: Any, body: bytes | None) -> None:
-    """Log an error if a view that was not an order has parsed a request with an order ID that we
-    have signed: two clicks would silently be two orders.
+def tell_uncovered(forms: FormIds, request: Any, form: str, body: str) -> None:
+    """Log an error if nothing has looked for an order, and the view has parsed a request with an
+    order ID that we have signed: two clicks would silently be two orders.
 
-    request: its label. form: a multi-dictionary, if the view has parsed one. body: if the view
-    read it. Reads nothing itself.
+    form, body: the attributes in which the framework keeps what a view has read: a multi-dictionary
+    and bytes. Reads nothing itself.
     """
-    found = islice(_like_one(form, body or b""), MOST_LOOKED_AT)
+    kept = vars(request)
+    if ORDER_ID in kept:
+        return
+    found = islice(_like_one(kept.get(form), kept.get(body) or b""), MOST_LOOKED_AT)
     if any(_is_signed(forms, each) for each in found):
         log.error(
             "%s has run with the order ID of a form, and was not an order: PATHS and METHODS "
             "do not cover it, so two clicks are two orders. Correct LOCKKIT_ORDERS, or put "
             "@idempotent on the view, or @idempotent.exempt if you mean it",
-            request,
+            request_label(request.method, request.path),
         )
 
 

@@ -14,11 +14,11 @@ from urllib.parse import urljoin, urlsplit
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.options import check_options
 from lockkit.orders import refusals
-from lockkit.orders.decisions import REPLAYED_HEADER
+from lockkit.orders.decisions import REPLAYED_HEADER, news_of
 from lockkit.orders.forgery import with_token
 from lockkit.orders.order import IdSource, Order
 from lockkit.orders.record import Identity, SentFile
-from lockkit.web.refusal import Refusal
+from lockkit.web.refusal import ORDER_ID, Refusal
 
 if TYPE_CHECKING:
     from lockkit.orders.decisions import Decision, Proceed
@@ -98,6 +98,7 @@ class Visit(ABC):
     ) -> None:
         self.orders, self.request, self.options = orders, request, options
         self.checked = checked
+        vars(request).setdefault(ORDER_ID)
 
     @abstractmethod
     def read(self) -> OrderRequest:
@@ -111,8 +112,8 @@ class Visit(ABC):
         """The user, the session and the guest's secret, as the framework knows them."""
 
     @abstractmethod
-    def note(self, order: Order) -> None:
-        """Note on the request that it is this order."""
+    def begins(self) -> None:
+        """The request is an order: what its database transactions did before is not the order's."""
 
     @abstractmethod
     def open(self, decision: Proceed) -> OpenOrder:
@@ -127,8 +128,8 @@ class Visit(ABC):
         """The request has no open order any more. May be called again."""
 
     @abstractmethod
-    def tell(self, decision: Decision, order: Order) -> None:
-        """Send the framework's signals of this decision."""
+    def send(self, signal: str, order: Order) -> None:
+        """Send the framework's signal of this name. Raises nothing."""
 
     @abstractmethod
     def refuse(self, refusal: Refusal) -> Any: ...
@@ -180,8 +181,14 @@ class Visit(ABC):
             return answered.response
         if isinstance(order, Order):
             self._check_using()
-            self.note(order)
+            vars(self.request)[ORDER_ID] = order.order_id
+            self.begins()
         return self.refuse(order) if isinstance(order, Refusal) else order
+
+    def tell(self, decision: Decision, order: Order) -> None:
+        """Send the signals of this decision, if it has any."""
+        for name in news_of(decision):
+            self.send(name, order)
 
     def identity(self) -> Identity:
         """The sender, by the settings' hooks and what the framework knows: user, session, guest."""

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from html import escape
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from lockkit.model.errors import (
     AcquireTimeout,
@@ -21,6 +22,9 @@ from lockkit.model.errors import (
 from lockkit.model.log import log
 from lockkit.texts import DEFAULT, Text, catalogue
 from lockkit.web.name_fields import AnonymousUser, FieldError
+
+ORDER_ID = "_lockkit_order_id"
+"""Attribute of a request that may be an order: its ID, or None. Set once somebody has looked."""
 
 UNAVAILABLE = HTTPStatus.SERVICE_UNAVAILABLE
 STORE_RETRY_AFTER = 5
@@ -165,14 +169,13 @@ def refusal_of(error: LockError, busy_status: int = 423) -> Refusal | None:
     return None
 
 
-def log_refusal(
-    request: str, refusal: Refusal, *, why: Exception | None = None, order_id: str | None = None
-) -> None:
-    """Log what the client is not told: which name, whose lease, which order.
+def log_refusal(request: Any, refusal: Refusal, *, why: Exception | None = None) -> None:
+    """Log what the client is not told: which name, whose lease, or (without ``why``) which order.
 
-    ``request``: its method and path, escaped. A store that fails is an error, a view that waits
-    for itself is a warning, and everything else is INFO.
+    A store that fails is an error, a view that waits for itself is a warning, and everything else
+    is INFO.
     """
+    order_id = vars(request).get(ORDER_ID) if why is None else None
     order = "" if order_id is None else f" for the order {order_id!r}"
     reason = "" if why is None else f": {why}"
     if isinstance(why, LockError) and why.name and repr(why.name) not in reason:
@@ -180,7 +183,20 @@ def log_refusal(
     failed = isinstance(why, BackendError) or refusal.code.endswith("-store-unavailable")
     own = isinstance(why, AcquireTimeout) and why.own
     say = log.error if failed else log.warning if own else log.info
-    say("%s gets %d %s%s%s", request, refusal.status, refusal.code, order, reason)
+    label = request_label(request.method or "", request.path)
+    say("%s gets %d %s%s%s", label, refusal.status, refusal.code, order, reason)
+
+
+def request_label(method: str, path: str) -> str:
+    """The label beside the owner: the request line without its query, escaped."""
+    if not _PLAIN.fullmatch(path) or not method.isalpha() or not method.isascii():
+        method, path = quote(method, safe=""), quote(path, safe=_SAFE, errors="replace")
+    return f"{method} {path}"[:200]
+
+
+_SAFE = "/:@!$&'()*+,;=-._~"
+_PLAIN = re.compile(f"[A-Za-z0-9{re.escape(_SAFE)}]*")
+"""A path that needs no escapes: most do not."""
 
 
 def _wrong_request(error: FieldError) -> Refusal:

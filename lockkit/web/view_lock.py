@@ -13,11 +13,9 @@ The adapter adds transactions, the response class, and the moment of the release
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar
-from urllib.parse import quote
 
 from lockkit.leases.decorating import refuse_bare
 from lockkit.leases.lease import result_of, value
@@ -233,15 +231,3 @@ def _room_full(held: LockHeld) -> TooManyWaiters:
         holder=held.holder,
         retry_after=held.retry_after,
     )
-
-
-def request_label(method: str, path: str) -> str:
-    """The label beside the owner: the request line without its query, escaped."""
-    if not _PLAIN.fullmatch(path) or not method.isalpha() or not method.isascii():
-        method, path = quote(method, safe=""), quote(path, safe=_SAFE, errors="replace")
-    return f"{method} {path}"[:200]
-
-
-_SAFE = "/:@!$&'()*+,;=-._~"
-_PLAIN = re.compile(f"[A-Za-z0-9{re.escape(_SAFE)}]*")
-"""A path that needs no escapes: most do not."""

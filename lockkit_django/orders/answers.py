@@ -9,7 +9,6 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.middleware.csrf import CSRF_ALLOWED_CHARS, CSRF_SECRET_LENGTH, CSRF_TOKEN_LENGTH
 
 from lockkit.web.refusal import log_refusal, prefers_html
-from lockkit.web.view_lock import request_label
 from lockkit_django.web.refusals import response_of
 
 OF_CONTENT = ("Content-Encoding", "Content-Length", "ETag")
@@ -20,16 +19,12 @@ r"""Letters and digits that can precede a token: a quote is \u0022 in a script, 
 REFUSAL = "_lockkit_reject"
 """Attribute of a response: the refusal that it shows."""
 
-ORDER_ID = "_lockkit_order_id"
-"""Attribute of a request that may be an order: its ID, for the log if it is refused."""
-
 _RUNS = re.compile(rb"[A-Za-z0-9]{32,}")
 
 
 def is_for_page(request: HttpRequest, response: HttpResponseBase) -> bool:
     """Whether this refusal is to become a page. Logs it."""
-    label = request_label(request.method or "", request.path)
-    log_refusal(label, getattr(response, REFUSAL), order_id=vars(request).get(ORDER_ID))
+    log_refusal(request, getattr(response, REFUSAL))
     return prefers_html(request.headers.get("Accept", "")) and isinstance(response, HttpResponse)
 
 

@@ -7,14 +7,12 @@ says why that is enough.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.utils.safestring import SafeString, mark_safe
 
 from lockkit.model.errors import ConfigurationError
-from lockkit.orders.forms import field_of, hidden_field, new_secret, tell_uncovered
-from lockkit.web.view_lock import request_label
-from lockkit_django.orders.answers import ORDER_ID
+from lockkit.orders.forms import field_of, hidden_field, new_secret
 from lockkit_django.orders.request import GUEST, guest_of
 from lockkit_django.orders.visit import form_ids, order_rules
 from lockkit_django.web.request import http_request
@@ -45,19 +43,7 @@ def new_order_id(request: HttpRequest) -> str:
     setattr(request, DO_NOT_CACHE, False)
     user = getattr(request, "user", None)
     known = user is not None and user.is_authenticated
-    return form_ids().issue(None if known else _secret(request))
-
-
-def tell_if_uncovered(request: HttpRequest) -> None:
-    """Log an error for a form with an order ID if nothing has looked for an order.
-
-    It looks only at what Django keeps of a request once it was read, and reads nothing itself.
-    """
-    kept: dict[str, Any] = vars(request)
-    if ORDER_ID in kept:
-        return
-    label = request_label(request.method or "", request.path)
-    tell_uncovered(form_ids(), label, kept.get("_post"), kept.get("_body"))
+    return form_ids.issue(None if known else _secret(request))
 
 
 def _secret(request: HttpRequest) -> str:

@@ -27,6 +27,7 @@ from django.http import HttpRequest, HttpResponseBase
 
 from lockkit.leases.lease import result_of
 from lockkit.orders import gate
+from lockkit.orders.forms import tell_uncovered
 from lockkit.orders.gate import Way
 from lockkit.orders.settings import SAFE_METHODS
 from lockkit.orders.visit import ViewOptions, options_in
@@ -35,10 +36,17 @@ from lockkit.web.view_lock import view_locks_of
 from lockkit_django.leases.client import until_thread_is_idle
 from lockkit_django.leases.transactions import note_each_request
 from lockkit_django.orders.answers import REFUSAL, is_for_page, make_page
-from lockkit_django.orders.forms import tell_if_uncovered
 from lockkit_django.orders.idempotent import MIDDLEWARE_MODE
 from lockkit_django.orders.request import keep_body
-from lockkit_django.orders.visit import LOOP, THREAD, Visit, entered, open_order, order_rules
+from lockkit_django.orders.visit import (
+    LOOP,
+    THREAD,
+    Visit,
+    entered,
+    form_ids,
+    open_order,
+    order_rules,
+)
 from lockkit_django.web.view_functions import places_of
 
 UNCOVERED = "_lockkit_uncovered"
@@ -171,7 +179,7 @@ async def _finish(request: HttpRequest, response: HttpResponseBase, way: Way) ->
     if hasattr(response, REFUSAL) and is_for_page(request, response):
         await way.do(make_page, request, response)
     if hasattr(request, UNCOVERED):
-        tell_if_uncovered(request)
+        tell_uncovered(form_ids, request, "_post", "_body")
     return response
 
 

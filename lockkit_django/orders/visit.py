@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from http import HTTPStatus
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -44,7 +44,7 @@ from lockkit_django.conf import kept_while
 from lockkit_django.leases.aliases import alocks, locks
 from lockkit_django.leases.client import give_back_from_loop
 from lockkit_django.leases.transactions import ORDER, note_what_is_final
-from lockkit_django.orders.answers import ORDER_ID, REFUSAL, tokens_in
+from lockkit_django.orders.answers import REFUSAL, tokens_in
 from lockkit_django.orders.authorize import passes, unknown_check
 from lockkit_django.orders.commit_in import OwnTransaction
 from lockkit_django.orders.open_order import ClaimedOrder, OpenOrder
@@ -62,7 +62,8 @@ from lockkit_django.web.refusals import in_language, response_of
 from lockkit_django.web.view_functions import OPEN_ORDER, class_of, places_of
 
 if TYPE_CHECKING:
-    from lockkit.orders.decisions import Decision
+    from django.dispatch import Signal
+
     from lockkit.orders.flow import Flow
     from lockkit.orders.gate import Way
 
@@ -110,7 +111,6 @@ class Visit(visit.Visit):
         by_drf: bool = False,
     ) -> None:
         super().__init__(order_rules(), request, options, checked=checked)
-        vars(request).setdefault(ORDER_ID)
         self.view, self.next_is_view = view, next_is_view
         self.by_drf = by_drf or is_drf(request.resolver_match.func)  # type: ignore[union-attr]
         rules = self.orders.settings
@@ -118,11 +118,6 @@ class Visit(visit.Visit):
             self.records: Any = RedisRecords(locks[rules.alias])
         else:
             self.records = OrderTable(options.using or rules.using)
-
-    def identify(self) -> Any:
-        order = super().identify()
-        note_what_is_final()
-        return order
 
     def header(self, name: str) -> str | None:
         """Like ``request.headers.get``, which looks through all headers first."""
@@ -136,8 +131,8 @@ class Visit(visit.Visit):
         request = self.request
         return user_of(request, by_drf=self.by_drf), session_of(request), guest_of(request)
 
-    def note(self, order: Order) -> None:
-        vars(self.request)[ORDER_ID] = order.order_id
+    def begins(self) -> None:
+        note_what_is_final()
 
     def open(self, decision: Proceed) -> OpenOrder:
         if self.orders.claims:
@@ -156,8 +151,9 @@ class Visit(visit.Visit):
         ORDER.set(opened.outer)
         vars(self.request).pop(OPEN_ORDER, None)
 
-    def tell(self, decision: Decision, order: Order) -> None:
-        signals.tell(decision, order, self.view, self.request)
+    def send(self, signal: str, order: Order) -> None:
+        kept: Signal = getattr(signals, signal)
+        kept.send_robust(sender=self.view, request=self.request, order_id=order.order_id)
 
     def refuse(self, refusal: Refusal) -> HttpResponse:
         """``application/problem+json``, never cached. The middleware may make a page of it."""
@@ -268,10 +264,7 @@ async def in_thread(function: Callable[..., R], *args: object, **kwargs: object)
 @kept_while(SOURCE)
 def order_rules() -> Orders:
     """LOCKKIT_ORDERS, as the engine. Raises ConfigurationError."""
-    return Orders(read_order_settings(getattr(settings, SOURCE, None)), form_ids())
+    return Orders(read_order_settings(getattr(settings, SOURCE, None)), form_ids)
 
 
-@cache
-def form_ids() -> FormIds:
-    """Signs the order IDs of forms."""
-    return FormIds(lambda: [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS])
+form_ids = FormIds(lambda: [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS])

@@ -21,8 +21,8 @@ from lockkit.leases.lease import give_back, result_of, value
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
 from lockkit.orders.visit import options_in
 from lockkit.runtime.aio_run import to_its_end
-from lockkit.web.refusal import refusal_of
-from lockkit.web.view_lock import ViewLock, mark, request_label
+from lockkit.web.refusal import refusal_of, request_label
+from lockkit.web.view_lock import ViewLock, mark
 from lockkit_django.conf import view_settings
 from lockkit_django.leases.aliases import alocks, locks
 from lockkit_django.leases.client import give_back_from_loop, has_own_thread

@@ -15,7 +15,6 @@ from django.utils.module_loading import import_string
 from django.utils.translation import get_language
 
 from lockkit.web.refusal import Refusal, log_refusal
-from lockkit.web.view_lock import request_label
 from lockkit_django.conf import kept_while
 from lockkit_django.web.request import http_request
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 def refused(request: HttpRequest, refusal: Refusal, why: Exception) -> HttpResponse:
     """Log it. ``lockkit/<code>.html`` for a browser, ``application/problem+json`` for a program."""
-    log_refusal(request_label(request.method or "", request.path), refusal, why=why)
+    log_refusal(request, refusal, why=why)
     return response_of(in_language(refusal), request.headers.get("Accept", ""), request)
 
 
@@ -57,7 +56,7 @@ def drf_exception(request: Any, refusal: Refusal, why: Exception) -> APIExceptio
     Retry-After. Logs it."""
     from rest_framework.exceptions import APIException, NotAuthenticated
 
-    log_refusal(request_label(request.method, request.path), refusal, why=why)
+    log_refusal(request, refusal, why=why)
     refusal = in_language(refusal)
     body = {"detail": refusal.detail, "code": refusal.code}
     if refusal.status == HTTPStatus.FORBIDDEN:

@@ -19,15 +19,12 @@ from markupsafe import Markup
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.log import log
-from lockkit.orders.forms import FormIds, field_of, hidden_field, new_secret, tell_uncovered
-from lockkit.orders.settings import UNSAFE_METHODS
-from lockkit.web.view_lock import request_label
+from lockkit.orders.forms import FormIds, field_of, hidden_field, new_secret
 from lockkit_flask.conf import flask_login_user
 from lockkit_flask.state import app_locks
-from lockkit_flask.web.refusals import ORDER_ID
 
 if TYPE_CHECKING:
-    from flask import Flask, Request, Response
+    from flask import Flask, Response
 
     from lockkit.orders import OrderSettings
     from lockkit_flask.conf import UserHook
@@ -93,16 +90,6 @@ def user_of(user_pk: UserHook) -> str | None:
             f"key, as a string, an integer or a UUID, or None for nobody"
         )
     return f"{_model_of_user(user_pk)}:{user}"
-
-
-def tell_if_uncovered(request: Request) -> None:
-    """Log an error for an order ID in a form if nothing has looked for an order. It looks only at
-    what Werkzeug keeps of what was read, and reads nothing itself."""
-    kept = vars(request)
-    if request.method not in UNSAFE_METHODS or ORDER_ID in kept:
-        return
-    label = request_label(request.method, request.path)
-    tell_uncovered(form_ids, label, kept.get("form"), kept.get("_cached_data"))
 
 
 def install(app: Flask, *, orders: bool) -> None:

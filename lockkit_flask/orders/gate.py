@@ -31,13 +31,14 @@ from flask import (
 from lockkit.leases.lease import result_of
 from lockkit.model.errors import ConfigurationError, DriverMissing, LeaseLost
 from lockkit.orders import Orders, gate
+from lockkit.orders.forms import tell_uncovered
 from lockkit.orders.idempotent import Idempotent
 from lockkit.orders.redis_records import RedisRecords
-from lockkit.orders.settings import HOOKS, SAFE_METHODS
+from lockkit.orders.settings import HOOKS, SAFE_METHODS, UNSAFE_METHODS
 from lockkit.orders.visit import ViewOptions, options_in
 from lockkit.web.route_checks import module_of, wrappers
 from lockkit_flask.leases import db_session, request_leases
-from lockkit_flask.orders.forms import form_ids, tell_if_uncovered
+from lockkit_flask.orders.forms import form_ids
 from lockkit_flask.orders.open_order import ClaimedOrder, OpenOrder
 from lockkit_flask.orders.visit import Visit, expect_whole_body, options_of
 from lockkit_flask.state import app_locks
@@ -134,7 +135,8 @@ class Gate:
         try:
             return _unless_given(dispatch(*args))
         finally:
-            tell_if_uncovered(request)
+            if request.method in UNSAFE_METHODS:
+                tell_uncovered(form_ids, request, "form", "_cached_data")
 
     def _proceed(self, opened: OpenOrder, call: Callable[[], Any]) -> Any:
         """Take the locks of the view, have the record written, and run the view."""

@@ -22,7 +22,7 @@ from lockkit_flask.leases.db_session import ORDER
 from lockkit_flask.orders.authorize import checked_by, unknown_check
 from lockkit_flask.orders.forms import guest, guest_of, user_of
 from lockkit_flask.web.lock_view import places_of, view_of
-from lockkit_flask.web.refusals import ORDER_ID, refused
+from lockkit_flask.web.refusals import refused
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from werkzeug.routing import Rule
 
     from lockkit.orders import Order, Proceed, Refusal, Snapshot
-    from lockkit.orders.decisions import Decision
     from lockkit.orders.record import SentFile
     from lockkit_flask.orders.gate import Gate
     from lockkit_flask.orders.open_order import OpenOrder
@@ -48,7 +47,6 @@ class Visit(visit.Visit):
     def __init__(self, gate: Gate, options: ViewOptions, *, below: Any) -> None:
         current = request._get_current_object()  # type: ignore[attr-defined]
         super().__init__(gate.orders, current, options, checked=below is not None)
-        vars(current).setdefault(ORDER_ID)
         self.below = below
         self.records = gate.records_in(options.using)
         self._gate, self.thread = gate, gate.thread
@@ -74,8 +72,7 @@ class Visit(visit.Visit):
             unseen=_is_unseen(environ),
         )
 
-    def note(self, order: Order) -> None:
-        vars(self.request)[ORDER_ID] = order.order_id
+    def begins(self) -> None:
         db_session.end_read()
 
     def open(self, decision: Proceed) -> OpenOrder:
@@ -94,8 +91,8 @@ class Visit(visit.Visit):
         if opened.kept is not None:
             opened.kept.give_back()
 
-    def tell(self, decision: Decision, order: Order) -> None:
-        signals.tell(order, decision)
+    def send(self, signal: str, order: Order) -> None:
+        signals.send(getattr(signals, signal), order)
 
     def refuse(self, refusal: Refusal) -> Response:
         return refused(refusal)

@@ -13,9 +13,9 @@ from flask import current_app, request
 
 from lockkit.leases.decorating import is_written_above
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
-from lockkit.web.refusal import refusal_of
+from lockkit.web.refusal import refusal_of, request_label
 from lockkit.web.route_checks import wrappers
-from lockkit.web.view_lock import MARK, ViewLock, mark, request_label
+from lockkit.web.view_lock import MARK, ViewLock, mark
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.leases.db_session import behind
 from lockkit_flask.state import app_locks

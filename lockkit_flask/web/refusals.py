@@ -10,13 +10,9 @@ from werkzeug.exceptions import HTTPException, default_exceptions
 
 from lockkit.model.errors import AcquireTimeout, BackendUnavailable, LockError
 from lockkit.web.refusal import Refusal, log_refusal, refusal_of_uncaught
-from lockkit.web.view_lock import request_label
 
 if TYPE_CHECKING:
     import flask
-
-ORDER_ID = "_lockkit_order_id"
-"""Attribute of a request that may be an order: its ID, for the log if it is refused."""
 
 
 def http_exception(refusal: Refusal, why: LockError) -> HTTPException:
@@ -26,7 +22,7 @@ def http_exception(refusal: Refusal, why: LockError) -> HTTPException:
     the client gets what ``refused`` makes. If a handler returns the same status without a
     Retry-After, that is added.
     """
-    log_refusal(request_label(request.method, request.path), refusal, why=why)
+    log_refusal(request, refusal, why=why)
     said = in_language(refusal)
     error = default_exceptions.get(said.status, HTTPException)(said.detail)
     error.code = said.status
@@ -62,8 +58,7 @@ def refused(reject: Refusal) -> flask.Response:
     For a browser it is the app's template ``lockkit/<code>.html``, ``lockkit/<status>.html`` or
     ``lockkit/refusal.html``, else a page of ours.
     """
-    label = request_label(request.method, request.path)
-    log_refusal(label, reject, order_id=vars(request).get(ORDER_ID))
+    log_refusal(request, reject)
     return _response(in_language(reject))
 
 

@@ -14,14 +14,8 @@ from lockkit.aio import connect as connect_async
 from lockkit.model.errors import ConfigurationError, LockHeld, TooManyWaiters
 from lockkit.model.types import Owner
 from lockkit.web.name_fields import AnonymousUser, FieldError
-from lockkit.web.refusal import prefers_html, refusal_of
-from lockkit.web.view_lock import (
-    ViewLock,
-    ViewSettings,
-    read_view_settings,
-    request_label,
-    waiting_room,
-)
+from lockkit.web.refusal import prefers_html, refusal_of, request_label
+from lockkit.web.view_lock import ViewLock, ViewSettings, read_view_settings, waiting_room
 from lockkit.web.waiting_room import WaitingRoom
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -228,10 +229,11 @@ def test_a_large_request_that_is_not_an_order_is_not_copied(
 ) -> None:
     """Not even one that is not text, and has the order ID at its end."""
     body = b"\xff\xe2lk1.\xf0\x9f " * 100_000 + (FORMS.issue(None).encode() if signed else b"")
-    sent = (None, body) if where == "body" else (Fields(x=[body.decode("latin-1")]), None)
+    request = SimpleNamespace(method="POST", path="/", form=None, body=None)
+    vars(request)[where] = body if where == "body" else Fields(x=[body.decode("latin-1")])
     tracemalloc.start()
     try:
-        tell_uncovered(FORMS, "POST /", *sent)
+        tell_uncovered(FORMS, request, "form", "body")
         most = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
