@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 from lockkit.model.errors import ConfigurationError
@@ -60,6 +61,7 @@ class Idempotent:
             raise ConfigurationError(
                 f"@idempotent is for functions and methods; {self._in_class.format(view.__name__)}"
             )
+        options = replace(options, below=view)
         wrapper = self._wrap(view, options)
         setattr(wrapper, OPTIONS, options)
         return wrapper

@@ -46,6 +46,7 @@ class ViewOptions:
     atomic: bool = True  #: the order's own transaction is around the view
     exempt: bool = False
     inside: bool = False  #: the view opens its order itself, below its own checks
+    below: Any = None  #: the view below ``@idempotent``; None: a class makes its order
 
 
 NO_OPTIONS = ViewOptions()
@@ -85,7 +86,7 @@ class AnsweredError(Exception):
 
 
 class Visit(ABC):
-    """``checked``: the view's own checks have passed, because its order is opened below them.
+    """With ``options.inside``, the view's own checks have passed: its order is opened below them.
 
     Methods except ``open`` are called on the thread that has the request's database connections.
     """
@@ -93,11 +94,8 @@ class Visit(ABC):
     thread: Way  #: of blocking requests
     records: Any  #: for blocking calls
 
-    def __init__(
-        self, orders: Orders, request: Any, options: ViewOptions, *, checked: bool
-    ) -> None:
+    def __init__(self, orders: Orders, request: Any, options: ViewOptions) -> None:
         self.orders, self.request, self.options = orders, request, options
-        self.checked = checked
         vars(request).setdefault(ORDER_ID)
 
     @abstractmethod

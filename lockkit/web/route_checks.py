@@ -109,12 +109,6 @@ def wrappers(view: Any) -> Iterator[Any]:
         yield view
 
 
-def below_order(places: Iterable[Any], decorator: str) -> Any:
-    """The view below ``@idempotent``, whose module is ``decorator``; None if it is not there."""
-    layers = (layer for place in places for layer in wrappers(place))
-    return next((each.__wrapped__ for each in layers if module_of(each) == decorator), None)
-
-
 def module_of(function: Any) -> str:
     """The module of the code: a wrapper has the ``__module__`` of the function that it wraps."""
     return str(getattr(function, "__globals__", {}).get("__name__", ""))

@@ -20,14 +20,13 @@ from lockkit_django.web.view_functions import class_of, functions_of, ninja_oper
 
 LOGIN = "django.contrib.auth.decorators"
 MIXINS = "django.contrib.auth.mixins"
-ORDERED = "lockkit_django.orders.idempotent"
 BASE = "django.views.generic.base"
 CLASSES = ("django.views.generic", MIXINS, "rest_framework")
 CALLBACKS = {BASE, "rest_framework.viewsets", "rest_framework.decorators"}
 ENTRIES = {"as_view", "dispatch", "initial", "setup"}
 DECORATORS = ("cache", "clickjacking", "common", "csrf", "debug", "http", "vary")
 HARMLESS = CALLBACKS | {f"django.views.decorators.{name}" for name in DECORATORS}
-HARMLESS |= {"lockkit_django.web.lock_view", ORDERED}
+HARMLESS |= {"lockkit_django.web.request_blocks"}  # lock_view and @idempotent
 
 
 def unknown_check(view: Any, method: str, below: Any = None) -> str | None:

@@ -19,15 +19,15 @@ from lockkit.orders import Orders, read_order_settings
 from lockkit.orders.redis_records import dangers
 from lockkit.orders.settings import HOOKS
 from lockkit.stores.registry import load_store
-from lockkit.web.route_checks import Url, below_order, path_findings, unknown_finding
+from lockkit.web.route_checks import Url, path_findings, unknown_finding
 from lockkit_django import conf
 from lockkit_django.leases.aliases import locks
-from lockkit_django.orders.authorize import ORDERED, unknown_check
+from lockkit_django.orders.authorize import unknown_check
 from lockkit_django.orders.request import in_signed_cookies
 from lockkit_django.orders.visit import options_of
 from lockkit_django.web.checks import METHODS, message, message_of, name_of
 from lockkit_django.web.routes import Routed, routes
-from lockkit_django.web.view_functions import ninja_operation, places_of
+from lockkit_django.web.view_functions import ninja_operation
 
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
@@ -242,9 +242,8 @@ def _not_repeated(routed: Routed, rules: Orders) -> Iterator[Finding]:
         options = options_of(routed.view, method)
         is_order = options.inside or any(rules.covers(method, path) for path in paths)
         if is_order and not options.exempt:
-            below = below_order(places_of(routed.view, method), ORDERED)
-            is_mixin = options.inside and below is None
-            unknown = None if is_mixin else unknown_check(routed.view, method, below)
+            is_mixin = options.inside and options.below is None
+            unknown = None if is_mixin else unknown_check(routed.view, method, options.below)
             if unknown is not None:
                 line = _line_for(routed.view, method)
                 yield unknown_finding(name_of(routed.view), routed.shown, unknown, line)

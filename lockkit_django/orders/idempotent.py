@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
-from asgiref.sync import iscoroutinefunction
 from django.db import connections
 from django.http import HttpRequest
 
@@ -25,12 +24,12 @@ from lockkit.orders.settings import SAFE_METHODS
 from lockkit.orders.visit import OPTIONS, ViewOptions, options_in, ordered_by
 from lockkit_django.leases.transactions import user_blocks
 from lockkit_django.orders.visit import LOOP, THREAD, Visit, entered, in_thread, open_order
-from lockkit_django.web.request import http_request, of_async_class, request_and_rest
+from lockkit_django.web.request import http_request, request_and_rest
 from lockkit_django.web.request_blocks import (
     Exempt,
+    around,
     atomic_blocks,
     atomic_requests,
-    refuse_atomic_requests,
     request_blocks_suspended,
 )
 from lockkit_django.web.view_functions import called_by, has_lock_below, is_operation, show_types
@@ -81,7 +80,7 @@ class IdempotentMixin:
             marked = (options_in([place]) for place in (view, handler))
             exempted = next((options for options in marked if options.exempt), None)
             options = exempted or _class_options(type(self))
-            setattr(self, name, ordered(handler, options, _exempt(view)))
+            setattr(self, name, around(handler, partial(_run, handler, options), _exempt(view)))
 
 
 def _class_options(cls: type[IdempotentMixin]) -> ViewOptions:
@@ -94,7 +93,7 @@ def _exempt(view: Any) -> Exempt | None:
     return marks if isinstance(marks, Exempt) else None
 
 
-def _inside(view: View, options: ViewOptions) -> View:
+def _inside(view: View, options: ViewOptions) -> Any:
     if is_operation(view):
         raise ConfigurationError(
             "decorate_view(idempotent) would answer before Ninja has authenticated: put "
@@ -105,7 +104,7 @@ def _inside(view: View, options: ViewOptions) -> View:
             "@idempotent above @login_required, @permission_required or @user_passes_test would "
             "repeat answers to whoever they refuse: put it below them"
         )
-    wrapper = ordered(view, options)
+    wrapper = around(view, partial(_run, view, options))
     show_types(wrapper, view)
     return wrapper
 
@@ -113,36 +112,10 @@ def _inside(view: View, options: ViewOptions) -> View:
 idempotent = Idempotent(_inside, ORDER_OPTIONS, in_class=IN_CLASS)
 
 
-def ordered(view: View, options: ViewOptions, exempt: Exempt | None = None) -> View:
-    """Make a view an order. ``exempt``: databases without ATOMIC_REQUESTS; None: ask the view."""
-    if iscoroutinefunction(view):
-        return _ordered_coroutine(view, options)
-    marks = Exempt(getattr(view, "_non_atomic_requests", ())) if exempt is None else exempt
-
-    @wraps(view)
-    def idempotent_view(*args: Any, **kwargs: Any) -> Any:
-        if of_async_class(view, args):
-            refuse_atomic_requests(marks)
-            return _run(view, options, None, args, kwargs)
-        return result_of(_run(view, options, marks, args, kwargs))
-
-    idempotent_view._non_atomic_requests = marks  # type: ignore[attr-defined]
-    return idempotent_view
-
-
-def _ordered_coroutine(view: View, options: ViewOptions) -> View:
-    @wraps(view)
-    async def idempotent_view(*args: Any, **kwargs: Any) -> Any:
-        return await _run(view, options, None, args, kwargs)
-
-    return idempotent_view
-
-
 async def _run(
     view: View, options: ViewOptions, exempt: Exempt | None, args: Any, kwargs: Any
 ) -> Any:
-    """In a thread it never suspends. ``exempt``: None in an event loop, where Django refuses
-    ATOMIC_REQUESTS."""
+    """See ``around``."""
     request, _ = request_and_rest(args)
     http = http_request(request)
     call = partial(_called, http, view, exempt, partial(view, *args, **kwargs))
@@ -230,4 +203,4 @@ def _visit(request: Any, view: View, options: ViewOptions) -> Visit:
         )
     if open_order(http) is not None:
         raise ConfigurationError("an order is open already: use @idempotent once per request")
-    return Visit(http, view, options, checked=True, by_drf=request is not http)
+    return Visit(http, view, options, by_drf=request is not http)

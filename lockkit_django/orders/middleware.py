@@ -121,7 +121,7 @@ class IdempotentOrderMiddleware:
             _stand_by(request, options)
             return None
         is_next = self._is_last and not is_locked  # a method's lock is inside the handler's block
-        visit = Visit(request, view, options, checked=False, next_is_view=is_next)
+        visit = Visit(request, view, options, next_is_view=is_next)
         return await entered(visit, way, begin=not is_locked)
 
     def _process_template_response(self, request: HttpRequest, response: Any) -> Any:

@@ -188,11 +188,12 @@ def _spooled(stream: Any) -> int | None:
 
 
 def _identity(visit: Visit) -> Identity:
-    """DRF authenticates inside its views; here it is done before, unless ``checked``.
+    """DRF authenticates inside its views; here it is done before, unless
+    the order is opened inside of the view.
 
     Raises AnsweredError if authentication, or a permission of DRF's class, refuses.
     """
-    if visit.checked or not visit.by_drf:
+    if visit.options.inside or not visit.by_drf:
         return visit.identity()
     with _own_user(visit.request):
         _check_as_drf(visit.request, visit.view)

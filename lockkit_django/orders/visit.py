@@ -106,11 +106,10 @@ class Visit(visit.Visit):
         view: Any,
         options: ViewOptions,
         *,
-        checked: bool,
         next_is_view: bool = False,
         by_drf: bool = False,
     ) -> None:
-        super().__init__(order_rules(), request, options, checked=checked)
+        super().__init__(order_rules(), request, options)
         self.view, self.next_is_view = view, next_is_view
         self.by_drf = by_drf or is_drf(request.resolver_match.func)  # type: ignore[union-attr]
         rules = self.orders.settings
@@ -205,11 +204,11 @@ class Visit(visit.Visit):
     value_of = staticmethod(value_of)
 
     def unknown_check(self) -> str | None:
-        below = self.view if self.checked else None
+        below = self.view if self.options.inside else None
         return unknown_check(self.request.resolver_match.func, self.request.method, below)
 
     def if_checks_pass(self, give: Callable[[], Any]) -> Any:
-        if self.checked and class_of(self.view) is None:
+        if self.options.inside and class_of(self.view) is None:
             return give()
         return give() if passes(self.request, self.view) else self.refuse(refusals.NOT_ALLOWED)
 

@@ -15,9 +15,9 @@ from contextlib import nullcontext
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Never, TypeVar, cast
 
-from asgiref.sync import iscoroutinefunction, sync_to_async
+from asgiref.sync import sync_to_async
 
-from lockkit.leases.lease import give_back, result_of, value
+from lockkit.leases.lease import give_back, value
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
 from lockkit.orders.visit import options_in
 from lockkit.runtime.aio_run import to_its_end
@@ -28,12 +28,12 @@ from lockkit_django.leases.aliases import alocks, locks
 from lockkit_django.leases.client import give_back_from_loop, has_own_thread
 from lockkit_django.leases.transactions import note_each_request
 from lockkit_django.web.refusals import drf_exception, refused, rendered
-from lockkit_django.web.request import RequestView, http_request, of_async_class, request_and_rest
+from lockkit_django.web.request import RequestView, http_request, request_and_rest
 from lockkit_django.web.request_blocks import (
     Exempt,
+    around,
     atomic_blocks,
     atomic_requests,
-    refuse_atomic_requests,
     request_blocks_suspended,
 )
 from lockkit_django.web.view_functions import class_of, has_lock_below, pending_order, show_types
@@ -85,33 +85,14 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
                 "put @idempotent above @lock_view"
             )
         note_each_request()
-        wrapper = self._around_coroutine(view) if iscoroutinefunction(view) else self._around(view)
+        wrapper = around(view, functools.partial(self._run, view))
         mark(wrapper, self)
         show_types(wrapper, view)
         return cast(V, wrapper)
 
-    def _around(self, view: Any) -> Any:
-        exempt = Exempt(getattr(view, "_non_atomic_requests", ()))
-
-        @functools.wraps(view)
-        def locked(*args: Any, **kwargs: Any) -> Any:
-            if of_async_class(view, args):
-                refuse_atomic_requests(exempt)
-                return self._run(_Call(view, args, kwargs, None))
-            return result_of(self._run(_Call(view, args, kwargs, exempt)))
-
-        locked._non_atomic_requests = exempt  # type: ignore[attr-defined]  # never the view's own
-        return locked
-
-    def _around_coroutine(self, view: Any) -> Any:
-        @functools.wraps(view)
-        async def locked(*args: Any, **kwargs: Any) -> Any:
-            return await self._run(_Call(view, args, kwargs, None))
-
-        return locked
-
-    async def _run(self, call: _Call) -> Any:
-        """In a thread it never suspends."""
+    async def _run(self, view: Any, exempt: Exempt | None, args: Any, kwargs: Any) -> Any:
+        """See ``around``."""
+        call = _Call(view, exempt, args, kwargs)
         with request_blocks_suspended(call.http) if call.in_thread else nullcontext():
             try:
                 lease: AnyLease | AnyAsyncLease
@@ -212,8 +193,7 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
 class _Call:
     """One call of a view: in a thread, or awaited in an event loop, whose thread queries."""
 
-    def __init__(self, view: Any, args: Any, kwargs: Any, exempt: Exempt | None) -> None:
-        """``exempt``: None in an event loop, where Django refuses ATOMIC_REQUESTS."""
+    def __init__(self, view: Any, exempt: Exempt | None, args: Any, kwargs: Any) -> None:
         self.view = view
         self._args = args
         self.kwargs = kwargs

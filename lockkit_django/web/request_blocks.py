@@ -6,11 +6,15 @@ That block ends for the lock, and is opened again after it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, contextmanager
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from asgiref.sync import iscoroutinefunction
 from django.db import connections, transaction
 
+from lockkit.leases.lease import result_of
 from lockkit.model.errors import OpenTransaction
 from lockkit_django.leases.transactions import (
     is_aborted,
@@ -19,12 +23,15 @@ from lockkit_django.leases.transactions import (
     user_blocks,
     what_may_not_end,
 )
+from lockkit_django.web.request import of_async_class
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.http import HttpRequest
+
+Run = Callable[[Any, Any, Any], Coroutine[Any, Any, Any]]
 
 OURS = "_lockkit_atomic_blocks"
 """Attribute of a request: the blocks that lock_view has opened for it."""
@@ -49,10 +56,31 @@ def atomic_requests(exempt: Callable[[str], bool]) -> list[str]:
     return [alias for alias, entry in settings if entry["ATOMIC_REQUESTS"] and not exempt(alias)]
 
 
-def refuse_atomic_requests(exempt: Exempt) -> None:
-    """Raise what Django itself raises for a view that it can see is async."""
-    if atomic_requests(exempt.by_user):
-        raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")
+def around(view: Any, run: Run, exempt: Exempt | None = None) -> Any:
+    """A view that awaits ``run(exempt, args, kwargs)``, which never suspends in a thread.
+
+    ``exempt``: None in an event loop, where Django refuses ATOMIC_REQUESTS; in a thread by default
+    what the view is exempt from.
+    """
+    if iscoroutinefunction(view):
+
+        @wraps(view)
+        async def in_loop(*args: Any, **kwargs: Any) -> Any:
+            return await run(None, args, kwargs)
+
+        return in_loop
+    marks = Exempt(getattr(view, "_non_atomic_requests", ())) if exempt is None else exempt
+
+    @wraps(view)
+    def in_thread(*args: Any, **kwargs: Any) -> Any:
+        if not of_async_class(view, args):
+            return result_of(run(marks, args, kwargs))
+        if atomic_requests(marks.by_user):  # as Django says of a view that it can see is async
+            raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")
+        return run(None, args, kwargs)
+
+    in_thread._non_atomic_requests = marks  # type: ignore[attr-defined]  # never the view's own
+    return in_thread
 
 
 @contextmanager

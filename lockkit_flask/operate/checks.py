@@ -17,7 +17,6 @@ from lockkit.orders.settings import SAFE_METHODS
 from lockkit.web.route_checks import (
     Route,
     Url,
-    below_order,
     below_partials,
     fillings,
     path_findings,
@@ -26,7 +25,7 @@ from lockkit.web.route_checks import (
     wrappers,
 )
 from lockkit.web.view_lock import view_locks_of
-from lockkit_flask.orders.authorize import ORDERED, unknown_check
+from lockkit_flask.orders.authorize import unknown_check
 from lockkit_flask.orders.visit import options_of
 from lockkit_flask.state import app_locks
 from lockkit_flask.web.lock_view import places_of
@@ -153,7 +152,7 @@ def _unknown_checks(app: Flask, orders: Orders) -> Iterator[Finding]:
         covered = any(orders.covers(method, path) for path in _paths(rule))
         if view is None or options.exempt or not (covered or options.inside):
             continue
-        unknown = unknown_check(view, method, below_order(places_of(view, method), ORDERED))
+        unknown = unknown_check(view, method, options.below)
         if unknown is not None:
             line = "Put @idempotent below what checks: on the function, or on the method"
             yield unknown_finding(_name_of(view, rule), rule.rule, unknown, line)

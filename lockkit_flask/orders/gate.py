@@ -103,18 +103,15 @@ class Gate:
             return []
         return [self.records, *map(self.records.of, sorted(binds_of(current_app)))]
 
-    def run(self, call: Callable[[], Any], options: ViewOptions, below: object = None) -> Any:
-        """The answer to the current request, whose view is called only as a new order.
-
-        ``below``: what is below ``@idempotent``, where the checks above it have passed.
-        """
+    def run(self, call: Callable[[], Any], options: ViewOptions) -> Any:
+        """The answer to the current request, whose view is called only as a new order."""
         if of_request() is not None:
             raise ConfigurationError(
                 "an order is open already: use @idempotent once per view, and functools.wraps in "
                 "the decorators above it"
             )
         _given(None)  # a decorator above may call the view again
-        opened = result_of(gate.enter(Visit(self, options, below=below), self.thread))
+        opened = result_of(gate.enter(Visit(self, options), self.thread))
         if opened is None:
             return call()
         return self._proceed(opened, call) if isinstance(opened, OpenOrder) else _given(opened)
@@ -142,7 +139,7 @@ class Gate:
         """Take the locks of the view, have the record written, and run the view."""
         begun = False
         try:
-            answer = take_locks(opened.visit.below) or _answer_of(opened)
+            answer = take_locks(opened.visit.options.below) or _answer_of(opened)
             begun = answer is None
         finally:
             if not begun:  # also if interrupted: the view has not run
@@ -287,7 +284,7 @@ def _inside(view: Callable[..., Any], options: ViewOptions) -> Callable[..., Any
             raise ConfigurationError(
                 "@idempotent needs LOCKKIT_ORDERS in the app's config; {'PATHS': []} is enough"
             )
-        return orders.run(call, options, view)
+        return orders.run(call, options)
 
     note_place("idempotent", view, idempotent_view, depth=4)
     return idempotent_view

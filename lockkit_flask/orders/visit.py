@@ -39,15 +39,13 @@ CHUNK = 65536
 
 
 class Visit(visit.Visit):
-    """The current request. ``below``: what is below ``@idempotent``; None: the order was opened
-    above the view."""
+    """The current request."""
 
     captured: OrderResponse | None = None  #: what the view has answered
 
-    def __init__(self, gate: Gate, options: ViewOptions, *, below: Any) -> None:
+    def __init__(self, gate: Gate, options: ViewOptions) -> None:
         current = request._get_current_object()  # type: ignore[attr-defined]
-        super().__init__(gate.orders, current, options, checked=below is not None)
-        self.below = below
+        super().__init__(gate.orders, current, options)
         self.records = gate.records_in(options.using)
         self._gate, self.thread = gate, gate.thread
         self._limit = gate.settings.max_request
@@ -148,10 +146,11 @@ class Visit(visit.Visit):
         return current_app.async_to_sync(awaited)() if isawaitable(answer) else answer
 
     def unknown_check(self) -> str | None:
-        return unknown_check(view_of(self.request), self.request.method, self.below)
+        return unknown_check(view_of(self.request), self.request.method, self.options.below)
 
     def if_checks_pass(self, give: Callable[[], Any]) -> Any:
-        return checked_by(view_of(self.request), self.request.method, self.below, give)
+        below = self.options.below
+        return checked_by(view_of(self.request), self.request.method, below, give)
 
     def _payload(self) -> Payload:
         request: Request = self.request

@@ -42,7 +42,7 @@ pytestmark = pytest.mark.timeout(360)
 def visited(request: Any, **settings: Any) -> Visit:
     """A request at its view, with these settings of orders."""
     with override_settings(LOCKKIT_ORDERS={"PATHS": [], **settings}):
-        return Visit(request, None, ViewOptions(), checked=True)
+        return Visit(request, None, ViewOptions(inside=True))
 
 
 def test_a_chunked_body_that_is_too_large_is_not_loaded() -> None:
