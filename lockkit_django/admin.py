@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest
 
 from lockkit_django.models import OrderRecord
 
-if TYPE_CHECKING:
-    ModelAdmin = admin.ModelAdmin[OrderRecord]
-else:
-    ModelAdmin = admin.ModelAdmin
-
 MICROSECONDS = 1_000_000
 
 
 @admin.register(OrderRecord)
-class OrderRecordAdmin(ModelAdmin):
+class OrderRecordAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # generic in the stubs only
     """Read-only: a record that is deleted or changed makes an order run twice.
 
     Stored responses are shown to nobody but the user who was sent them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig
@@ -19,19 +20,13 @@ class LockkitConfig(AppConfig):
     def ready(self) -> None:
         from lockkit_django.stores import in_tests
 
-        checks.register(_check, "lockkit")
-        checks.register(_check_stores, "lockkit", deploy=True)
+        checks.register(partial(_found, deploy=False), "lockkit")
+        checks.register(partial(_found, deploy=True), "lockkit", deploy=True)
         in_tests.remember()
 
 
-def _check(**_: Any) -> list[CheckMessage]:
+def _found(*, deploy: bool, **_: Any) -> list[CheckMessage]:
     """Imports the checks only when they run: a server does not run them."""
     from lockkit_django.operate.checks import every
 
-    return every(deploy=False)
-
-
-def _check_stores(**_: Any) -> list[CheckMessage]:
-    from lockkit_django.operate.checks import every
-
-    return every(deploy=True)
+    return every(deploy=deploy)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from django.conf import settings
 from django.core.signals import setting_changed
@@ -26,20 +26,11 @@ DEFAULT_LOCATION = "django://default"
 """With nothing configured, the project's own database keeps the locks."""
 
 
-def kept_while(setting_is: str) -> Callable[[Callable[[], T]], _lru_cache_wrapper[T]]:
-    """Keep what a function makes of a setting until ``override_settings`` changes the setting."""
-
-    def decorate(read: Callable[[], T]) -> _lru_cache_wrapper[T]:
-        cached = cache(read)
-
-        def forget(*, setting: str, **_: Any) -> None:
-            if setting == setting_is:
-                cached.cache_clear()
-
-        setting_changed.connect(forget, weak=False, dispatch_uid=(__name__, read.__qualname__))
-        return cached
-
-    return decorate
+def kept(read: Callable[[], T]) -> _lru_cache_wrapper[T]:
+    """Keep what a function makes of the settings until ``override_settings`` changes one."""
+    cached = cache(read)
+    setting_changed.connect(lambda **_: cached.cache_clear(), weak=False)
+    return cached
 
 
 def lock_settings() -> dict[str, AliasSettings]:
@@ -55,7 +46,7 @@ def known_aliases() -> set[str]:
         return set()
 
 
-@kept_while("LOCKKIT_VIEWS")
+@kept
 def view_settings() -> ViewSettings:
     """LOCKKIT_VIEWS."""
     return read_view_settings(getattr(settings, "LOCKKIT_VIEWS", None))

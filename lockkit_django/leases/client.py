@@ -22,9 +22,6 @@ from lockkit_django.leases.transactions import ORDER, refuse_open_transactions
 from lockkit_django.leases.until import of_orders, open_transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from lockkit.leases.until import Transaction
     from lockkit.web.view_lock import AnyAsyncLease, AnyLease
 
 
@@ -33,10 +30,7 @@ class DjangoLockClient(EnclosingClient):
 
     _refuse = staticmethod(refuse_open_transactions)
     _transactions = staticmethod(open_transactions)
-
-    @staticmethod
-    def _orders() -> Sequence[Transaction]:
-        return of_orders() if ORDER.get() is not None else ()
+    _orders = staticmethod(of_orders)
 
 
 class AsyncDjangoLockClient(AsyncEnclosingClient):

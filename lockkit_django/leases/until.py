@@ -15,6 +15,7 @@ from lockkit.leases.until import Transaction, refuse_level
 from lockkit.model.errors import LeaseLost, OpenTransaction
 from lockkit_django.leases.transactions import (
     KEEPER,
+    ORDER,
     OrderBlock,
     asked,
     has_order_elsewhere,
@@ -24,7 +25,7 @@ from lockkit_django.leases.transactions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -41,19 +42,20 @@ IDLE = 0
 
 def open_transactions() -> list[Transaction]:
     """The user's open transactions in this thread, on any database."""
-    found = (each for each in opened() if _is_open(each))
-    return [_keeper(each) or _Outermost(each) for each in found] + _elsewhere()
+    return _keepers(each for each in opened() if _is_open(each))
 
 
-def of_orders() -> list[Transaction]:
+def of_orders() -> Sequence[Transaction]:
     """The orders' transactions in this thread that can still commit."""
+    if ORDER.get() is None:
+        return ()
     found = (each for each in opened() if each.in_atomic_block and not each.closed_in_transaction)
-    ours = (each for each in found if isinstance(next(iter(user_blocks(each)), None), OrderBlock))
-    return [_keeper(each) or _Outermost(each) for each in ours] + _elsewhere()
+    return _keepers(c for c in found if isinstance(next(iter(user_blocks(c)), None), OrderBlock))
 
 
-def _elsewhere() -> list[Transaction]:
-    return [_OrderElsewhere()] if has_order_elsewhere() else []
+def _keepers(connections: Iterable[BaseDatabaseWrapper]) -> list[Transaction]:
+    found: list[Transaction] = [_keeper(each) or _Outermost(each) for each in connections]
+    return [*found, _OrderElsewhere()] if has_order_elsewhere() else found
 
 
 def _keeper(connection: BaseDatabaseWrapper) -> _Outermost | None:

@@ -4,6 +4,7 @@ that PATHS does not fit, and views whose answers are not repeated."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
@@ -17,7 +18,7 @@ from lockkit.model.errors import BackendError, ConfigurationError
 from lockkit.model.types import Finding
 from lockkit.orders import Orders, read_order_settings
 from lockkit.orders.redis_records import dangers
-from lockkit.orders.settings import HOOKS
+from lockkit.orders.settings import HOOKS, SOURCE
 from lockkit.stores.registry import load_store
 from lockkit.web.route_checks import Url, path_findings, unknown_finding
 from lockkit_django import conf
@@ -47,10 +48,10 @@ LAST = f"Move {MIDDLEWARE!r} to the end of MIDDLEWARE"
 def check_orders(**_: Any) -> list[CheckMessage]:
     """E101 to E109, E111, W101 and W102."""
     found = [*_presence(), *_place(), *_sessions()]
-    if getattr(settings, "LOCKKIT_ORDERS", None) is None and not _is_there():
+    if getattr(settings, SOURCE, None) is None and not _is_there():
         return found
     try:
-        orders = _orders()
+        orders = Orders(read_order_settings(getattr(settings, SOURCE, None)))
     except ConfigurationError as error:
         return [message("E101", error, "Correct LOCKKIT_ORDERS in the settings."), *found]
     return [*_names(orders), *found]
@@ -60,12 +61,10 @@ def check_records(**_: Any) -> list[CheckMessage]:
     """E110, W103, W106: asks the store of the settings, not those of ``@idempotent(using=…)``."""
     from lockkit_django.orders.table import OrderTable
 
-    try:
-        rules = _orders().settings
-    except ConfigurationError:
-        return []  # E101 says it
-    if not _reason():
+    orders = _orders()
+    if orders is None or not _reason():
         return []
+    rules = orders.settings
     if rules.claims:
         return _dangers(rules.alias)
     try:
@@ -79,28 +78,26 @@ def check_records(**_: Any) -> list[CheckMessage]:
 
 def check_paths(**_: Any) -> list[CheckMessage]:
     """W104, W105."""
-    try:
-        patterns = _orders().settings.paths
-    except ConfigurationError:
-        return []  # there are none, or E101 says it
+    orders = _orders()
+    patterns = () if orders is None else orders.settings.paths
     urls = _urls() if patterns else []
     return [message_of(finding) for finding in path_findings(patterns, urls)] if urls else []
 
 
 def check_replays(**_: Any) -> list[CheckMessage]:
     """W107."""
-    try:
-        orders = _orders()
-    except ConfigurationError:
-        return []
-    if orders.settings.authorize_replay is not None:
+    orders = _orders()
+    if orders is None or orders.settings.authorize_replay is not None:
         return []
     found = (finding for routed in routes() for finding in _not_repeated(routed, orders))
     return [message_of(finding) for finding in dict.fromkeys(found)]
 
 
-def _orders() -> Orders:
-    return Orders(read_order_settings(getattr(settings, "LOCKKIT_ORDERS", None)))
+def _orders() -> Orders | None:
+    """None: there are none, or E101 says what is wrong."""
+    with suppress(ConfigurationError):
+        return Orders(read_order_settings(getattr(settings, SOURCE, None)))
+    return None
 
 
 def _dangers(alias: str) -> list[CheckMessage]:
@@ -158,7 +155,7 @@ def _presence() -> Iterator[CheckMessage]:
 
 def _reason() -> str:
     """Why the project has orders; empty: it has none."""
-    if getattr(settings, "LOCKKIT_ORDERS", None) is not None:
+    if getattr(settings, SOURCE, None) is not None:
         return "LOCKKIT_ORDERS is set"
     if any(options_of(each.view, method).inside for each in routes() for method in CHANGING):
         return "a view has @idempotent"

@@ -25,14 +25,19 @@ DO_NOT_CACHE = "_cache_update_cache"
 """Attribute of a request: if it is False, Django's cache middleware does not store the page."""
 
 
-def order_id_field(request: HttpRequest, field: str | None = None) -> SafeString:
+def order_id_field(request: HttpRequest | None, field: str | None = None) -> SafeString:
     """The hidden field with a new order ID, for a form that is shown to this visitor.
 
     It has the name that LOCKKIT_ORDERS["ORDER_ID"] reads; ``field`` is another one, for a view with
     ``@idempotent(order_id="form:…")``. A guest gets a session. Django's own cache does not store
     the page; keep it out of other caches yourself. Raises ConfigurationError if ORDER_ID reads no
-    field of a form, and for a guest without SessionMiddleware.
+    field of a form, in a template without the request, and for a guest without SessionMiddleware.
     """
+    if request is None:
+        raise ConfigurationError(
+            "the field of an order ID needs the request: render(request, …), or pass it in the "
+            "context; in Jinja2, import … with context"
+        )
     name = field_of(order_rules().settings, field)
     return mark_safe(hidden_field(name, new_order_id(request)))  # noqa: S308  escaped there
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
-from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.http.request import HttpHeaders
 from django.middleware.csrf import get_token
@@ -40,7 +39,7 @@ from lockkit.orders.redis_records import RedisRecords
 from lockkit.orders.settings import SOURCE
 from lockkit.orders.visit import ViewOptions, leads_to, options_in
 from lockkit_django import signals
-from lockkit_django.conf import kept_while
+from lockkit_django.conf import kept
 from lockkit_django.leases.aliases import alocks, locks
 from lockkit_django.leases.client import give_back_from_loop
 from lockkit_django.leases.transactions import ORDER, note_what_is_final
@@ -188,7 +187,7 @@ class Visit(visit.Visit):
         named = {getattr(each, "login_url", None) for each in (view, class_of(view))}
         pages = [url for page in (*named, settings.LOGIN_URL) for url in _pages_at(page)]
         location = response.headers.get("Location")
-        return leads_to(location, pages, _host(request), request.get_full_path())
+        return leads_to(location, pages, request._get_raw_host(), request.get_full_path())
 
     def recovered(self, answer: Any) -> OrderResponse:
         if not isinstance(answer, HttpResponseBase):
@@ -229,13 +228,6 @@ def _pages_at(page: Any) -> list[str]:
         return []
 
 
-def _host(request: HttpRequest) -> str:
-    try:
-        return request.get_host()
-    except DisallowedHost:
-        return ""
-
-
 def options_of(callback: Callable[..., Any], method: str | None = None) -> ViewOptions:
     """The options of a view: on the callback, its class, or what answers this HTTP method."""
     return options_in(places_of(callback, method))
@@ -260,7 +252,7 @@ async def in_thread(function: Callable[..., R], *args: object, **kwargs: object)
     return await sync_to_async(function, thread_sensitive=True)(*args, **kwargs)
 
 
-@kept_while(SOURCE)
+@kept
 def order_rules() -> Orders:
     """LOCKKIT_ORDERS, as the engine. Raises ConfigurationError."""
     return Orders(read_order_settings(getattr(settings, SOURCE, None)), form_ids)

@@ -10,7 +10,6 @@ database is destroyed. In a test run without a test database the locks are in a 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
@@ -157,12 +156,7 @@ def _connector(alias: str) -> Connector:
 
 
 def _vendor(alias: str) -> str:
-    return _vendor_of(connections.settings[alias]["ENGINE"])
-
-
-@functools.cache
-def _vendor_of(engine: str) -> str:
-    vendor: str = load_backend(engine).DatabaseWrapper.vendor
+    vendor: str = load_backend(connections.settings[alias]["ENGINE"]).DatabaseWrapper.vendor
     return vendor
 
 

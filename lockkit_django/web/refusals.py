@@ -15,7 +15,7 @@ from django.utils.module_loading import import_string
 from django.utils.translation import get_language
 
 from lockkit.web.refusal import Refusal, log_refusal
-from lockkit_django.conf import kept_while
+from lockkit_django.conf import kept
 from lockkit_django.web.request import http_request
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _finalized(request: Any, response: Any) -> bool:
     return True
 
 
-@kept_while("MIDDLEWARE")
+@kept
 def _template_response_middleware() -> bool:
     """Whether a middleware wants to see responses before they are rendered."""
     return any(

@@ -91,14 +91,10 @@ def pending_order(request: HttpRequest) -> OpenOrder | None:
     return None if found is None or found.begun else found
 
 
-def has_lock(view: Any, method: str | None = None) -> bool:
-    """Whether a view, or one of the functions for this HTTP method, has ``lock_view``."""
-    return bool(view_locks_of(places_of(view, method)))
-
-
 def has_lock_below(view: Any, request: HttpRequest) -> bool:
     """Whether ``lock_view`` is on this view, or on what it calls as a ``dispatch``."""
-    return has_lock(view) or bool(view_locks_of(called_by(view, request)))
+    own = view_locks_of((view, class_of(view)))
+    return bool(own or view_locks_of(called_by(view, request)))
 
 
 def called_by(view: Any, request: HttpRequest) -> list[Any]:

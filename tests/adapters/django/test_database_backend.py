@@ -257,7 +257,7 @@ def test_a_server_that_is_down(database: dict[str, Any], monkeypatch: pytest.Mon
 
 def test_a_database_that_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = "django.db.backends.oracle"
-    monkeypatch.setattr(database_store, "_vendor_of", lambda engine: engine.rpartition(".")[2])
+    monkeypatch.setattr(database_store, "_vendor", lambda _: "oracle")
     monkeypatch.setitem(connections.settings, "other", complete({"ENGINE": engine, "NAME": "x"}))
     with pytest.raises(lockkit.ConfigurationError, match="no locks in a oracle database"):
         lockkit.connect("django://other")
