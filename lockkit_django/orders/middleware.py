@@ -23,7 +23,7 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.core.handlers.base import BaseHandler
 from django.core.signals import got_request_exception
-from django.http import HttpRequest, HttpResponseBase
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 
 from lockkit.leases.lease import result_of
 from lockkit.orders import gate
@@ -32,14 +32,15 @@ from lockkit.orders.gate import Way
 from lockkit.orders.settings import SAFE_METHODS
 from lockkit.orders.visit import ViewOptions, options_in
 from lockkit.runtime.aio_run import to_its_end
+from lockkit.web.refusal import log_refusal, prefers_html
 from lockkit.web.view_lock import view_locks_of
 from lockkit_django.leases.client import until_thread_is_idle
 from lockkit_django.leases.transactions import note_each_request
-from lockkit_django.orders.answers import REFUSAL, is_for_page, make_page
 from lockkit_django.orders.idempotent import MIDDLEWARE_MODE
 from lockkit_django.orders.request import keep_body
 from lockkit_django.orders.visit import (
     LOOP,
+    REFUSAL,
     THREAD,
     Visit,
     entered,
@@ -47,10 +48,14 @@ from lockkit_django.orders.visit import (
     open_order,
     order_rules,
 )
+from lockkit_django.web.refusals import response_of
 from lockkit_django.web.view_functions import places_of
 
 UNCOVERED = "_lockkit_uncovered"
 """Attribute of a request whose view is not an order."""
+
+OF_CONTENT = ("Content-Encoding", "Content-Length", "ETag", "Content-Language")
+"""Headers that a decorator of the view may have set for the JSON."""
 
 
 class IdempotentOrderMiddleware:
@@ -176,11 +181,24 @@ async def _finish(request: HttpRequest, response: HttpResponseBase, way: Way) ->
     opened = open_order(request)
     if opened is not None:
         response = await gate.close(opened, response, way)
-    if hasattr(response, REFUSAL) and is_for_page(request, response):
-        await way.do(make_page, request, response)
+    if hasattr(response, REFUSAL):
+        log_refusal(request, getattr(response, REFUSAL))
+        if prefers_html(request.headers.get("Accept", "")) and isinstance(response, HttpResponse):
+            await way.do(_make_page, request, response)
     if hasattr(request, UNCOVERED):
         tell_uncovered(form_ids, request, "_post", "_body")
     return response
+
+
+def _make_page(request: HttpRequest, response: HttpResponse) -> None:
+    """The refusal as a page: ``lockkit/<code>.html``, ``lockkit/<status>.html``, or ours."""
+    page = response_of(getattr(response, REFUSAL), "text/html", request)
+    response.content = page.content
+    for header in OF_CONTENT:
+        response.headers.pop(header, None)
+    for header in ("Content-Type", "Content-Language"):
+        if header in page.headers:
+            response.headers[header] = page.headers[header]
 
 
 async def _leave(request: HttpRequest, way: Way) -> None:

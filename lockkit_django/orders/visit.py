@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from functools import partial
 from http import HTTPStatus
 from types import SimpleNamespace
@@ -12,7 +13,12 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.http.request import HttpHeaders
-from django.middleware.csrf import get_token
+from django.middleware.csrf import (
+    CSRF_ALLOWED_CHARS,
+    CSRF_SECRET_LENGTH,
+    CSRF_TOKEN_LENGTH,
+    get_token,
+)
 from django.shortcuts import resolve_url
 from django.urls import NoReverseMatch
 from django.utils.translation import get_language
@@ -43,7 +49,6 @@ from lockkit_django.conf import kept
 from lockkit_django.leases.aliases import alocks, locks
 from lockkit_django.leases.client import give_back_from_loop
 from lockkit_django.leases.transactions import ORDER, note_what_is_final
-from lockkit_django.orders.answers import REFUSAL, tokens_in
 from lockkit_django.orders.authorize import passes, unknown_check
 from lockkit_django.orders.commit_in import OwnTransaction
 from lockkit_django.orders.open_order import ClaimedOrder, OpenOrder
@@ -69,6 +74,14 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 LOCALE = "django.middleware.locale.LocaleMiddleware"
+
+REFUSAL = "_lockkit_reject"
+"""Attribute of a response: the refusal that it shows."""
+
+LONGEST_ESCAPE = 16
+r"""Letters and digits that can precede a token: a quote is \u0022 in a script, %22 in a URL."""
+
+_RUNS = re.compile(rb"[A-Za-z0-9]{32,}")
 
 
 class _Loop:
@@ -176,7 +189,7 @@ class Visit(visit.Visit):
         headers = [*response.items(), *_language(response)]
         answered = OrderResponse(int(response.status_code), headers, body)
         known = self.request.META.get("CSRF_COOKIE")
-        return without_tokens(answered, tokens_in(known, body or b"")) if known else answered
+        return without_tokens(answered, _tokens_in(known, body or b"")) if known else answered
 
     def asks_to_log_in(self, response: HttpResponseBase) -> bool:
         """Whether it is the redirect to the login page of Django's decorators and mixins."""
@@ -210,6 +223,28 @@ class Visit(visit.Visit):
         if self.options.inside and class_of(self.view) is None:
             return give()
         return give() if passes(self.request, self.view) else self.refuse(refusals.NOT_ALLOWED)
+
+
+def _tokens_in(known: str, body: bytes) -> Iterator[str]:
+    """CSRF tokens in the body that are valid for this visitor: the secret itself, and the secret
+    under any mask."""
+    secret = _unmasked(known)
+    for run in {found.decode() for found in _RUNS.findall(body)}:
+        if secret in run:
+            yield secret
+        for start in range(min(len(run) - CSRF_TOKEN_LENGTH, LONGEST_ESCAPE) + 1):
+            token = run[start : start + CSRF_TOKEN_LENGTH]
+            if _unmasked(token) == secret:
+                yield token
+
+
+def _unmasked(token: str) -> str:
+    """The secret of a token: each letter of the cipher was moved by one of the mask."""
+    mask, cipher = token[:CSRF_SECRET_LENGTH], token[CSRF_SECRET_LENGTH:]
+    if not cipher:
+        return mask
+    at = CSRF_ALLOWED_CHARS.index
+    return "".join(CSRF_ALLOWED_CHARS[at(c) - at(m)] for c, m in zip(cipher, mask, strict=True))
 
 
 def _language(response: HttpResponseBase) -> list[tuple[str, str]]:

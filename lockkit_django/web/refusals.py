@@ -11,11 +11,13 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
 from django.template import TemplateDoesNotExist, loader
+from django.utils.deprecation import MiddlewareMixin
 from django.utils.module_loading import import_string
 from django.utils.translation import get_language
 
-from lockkit.web.refusal import Refusal, log_refusal
-from lockkit_django.conf import kept
+from lockkit.web.refusal import Refusal, log_refusal, refusal_of_uncaught
+from lockkit_django.conf import kept, view_settings
+from lockkit_django.leases.transactions import is_of_hook
 from lockkit_django.web.request import http_request
 
 if TYPE_CHECKING:
@@ -49,6 +51,23 @@ def _render(
 def in_language(refusal: Refusal) -> Refusal:
     """The refusal in the language that is active in Django now."""
     return refusal.in_language(get_language())
+
+
+class LockErrors(MiddlewareMixin):
+    """Answers for views that take a lock by hand and do not get it, as ``lock_view`` does.
+
+    An ``AcquireTimeout`` or ``LockHeld`` that a view does not catch is 423 with Retry-After, a
+    ``BackendUnavailable`` 503; without this middleware they are 500. Put it before
+    IdempotentOrderMiddleware. ATOMIC_REQUESTS has rolled back by then. An error of a hook of
+    ``on_commit`` stays 500: what the view has saved is committed. A ``process_exception`` of
+    a middleware below this one goes first, and so does an EXCEPTION_HANDLER of DRF.
+    """
+
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
+        if is_of_hook(error):
+            return None  # a client that tries again would do it twice
+        refusal = refusal_of_uncaught(error, view_settings().busy_status)
+        return None if refusal is None else refused(request, refusal, error)
 
 
 def drf_exception(request: Any, refusal: Refusal, why: Exception) -> APIException:
