@@ -11,7 +11,7 @@ from __future__ import annotations
 from lockkit.model.errors import DriverMissing, OpenTransaction
 
 try:
-    from lockkit_django.leases.aliases import alocks, locked, locks
+    from lockkit_django.leases.client import alocks, locked, locks
     from lockkit_django.web.lock_view import lock_view
     from lockkit_django.web.request import AsyncLockedRequest, LockedRequest
 except ModuleNotFoundError as error:

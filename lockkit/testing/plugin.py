@@ -204,7 +204,7 @@ def _current_app_has_locks() -> bool:
 def _django_client(alias: str) -> LockClient | None:
     if not _django_has_locks():
         return None
-    from lockkit_django.leases.aliases import locks
+    from lockkit_django.leases.client import locks
 
     return locks[alias]
 
@@ -212,7 +212,7 @@ def _django_client(alias: str) -> LockClient | None:
 def _forget_clients() -> None:
     """Close Django's clients, which have the old settings; new ones read the settings again."""
     if _django_has_locks():
-        from lockkit_django.leases.aliases import reset
+        from lockkit_django.leases.client import reset
 
         reset()
 

@@ -1,28 +1,39 @@
-"""Clients that know of Django's transactions: locks enclose them, never the other way round.
+"""``locks`` and ``alocks``: the clients of the settings' aliases; and ``@locked`` with them.
 
-A lock acquired inside an open ``atomic()`` block is released before that block commits, so
-somebody else can take it and read what was there before. Such an acquire raises OpenTransaction.
+They know of Django's transactions: locks enclose them, never the other way round. A lock acquired
+inside an open ``atomic()`` block is released before that block commits, so somebody else can take
+it and read what was there before. Such an acquire raises OpenTransaction.
+
+Django's own handlers keep one connection per thread and task. A lock client is made to be shared,
+so ``locks`` keeps one per process and alias, and ``alocks`` one per event loop and alias.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import AsyncToSync, SyncToAsync, sync_to_async
+from django.core.signals import setting_changed
 
 from lockkit.leases.aio_client import AsyncLease
-from lockkit.leases.aio_enclosing import AsyncEnclosingClient
-from lockkit.leases.enclosing import EnclosingClient
+from lockkit.leases.aio_enclosing import AsyncClientsByAlias, AsyncEnclosingClient
+from lockkit.leases.decorated import LockedOptions
+from lockkit.leases.decorator import locked_with
+from lockkit.leases.enclosing import ClientsByAlias, EnclosingClient
 from lockkit.leases.lease import give_back, give_back_async
 from lockkit.leases.multi import AsyncMultiLease
 from lockkit.model.log import log
 from lockkit.runtime.aio_run import to_its_end
+from lockkit_django.conf import lock_settings
 from lockkit_django.leases.transactions import ORDER, refuse_open_transactions
 from lockkit_django.leases.until import of_orders, open_transactions
 
 if TYPE_CHECKING:
     from lockkit.web.view_lock import AnyAsyncLease, AnyLease
+
+RESETTING = ("LOCKKIT", "DATABASES", "CACHES")
+"""If one of these settings changes, the clients are made anew."""
 
 
 class DjangoLockClient(EnclosingClient):
@@ -49,6 +60,21 @@ class AsyncDjangoLockClient(AsyncEnclosingClient):
         """Not at a normal end: another task may wait in the thread for this very lock."""
         if error is not None:
             await to_its_end(until_thread_is_idle())
+
+
+locks = ClientsByAlias(lock_settings, DjangoLockClient)
+alocks = AsyncClientsByAlias(locks, AsyncDjangoLockClient)
+locked = locked_with(locks.__getitem__, alocks.__getitem__, LockedOptions.__optional_keys__)
+
+
+def reset(*, setting: str = "LOCKKIT", **_: Any) -> None:
+    """Close and forget all clients, as ``override_settings`` does."""
+    if setting in RESETTING:
+        locks.reset()
+        alocks.clear()
+
+
+setting_changed.connect(reset, dispatch_uid="lockkit_django.leases.client")
 
 
 async def give_back_from_loop(

@@ -14,7 +14,7 @@ from lockkit.model.checks import check_setting_names
 from lockkit.model.errors import ConfigurationError
 from lockkit.operate.setting_checks import setting_findings, store_findings
 from lockkit_django import conf
-from lockkit_django.leases.aliases import locks
+from lockkit_django.leases.client import locks
 from lockkit_django.orders.checks import check_orders, check_paths, check_records, check_replays
 from lockkit_django.web.checks import check_transactions, check_views, message, message_of
 

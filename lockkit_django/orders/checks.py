@@ -22,7 +22,7 @@ from lockkit.orders.settings import HOOKS, SOURCE
 from lockkit.stores.registry import load_store
 from lockkit.web.route_checks import Url, path_findings, unknown_finding
 from lockkit_django import conf
-from lockkit_django.leases.aliases import locks
+from lockkit_django.leases.client import locks
 from lockkit_django.orders.authorize import unknown_check
 from lockkit_django.orders.request import in_signed_cookies
 from lockkit_django.orders.visit import options_of

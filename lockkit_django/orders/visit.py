@@ -46,8 +46,7 @@ from lockkit.orders.settings import SOURCE
 from lockkit.orders.visit import ViewOptions, leads_to, options_in
 from lockkit_django import signals
 from lockkit_django.conf import kept
-from lockkit_django.leases.aliases import alocks, locks
-from lockkit_django.leases.client import give_back_from_loop
+from lockkit_django.leases.client import alocks, give_back_from_loop, locks
 from lockkit_django.leases.transactions import ORDER, note_what_is_final
 from lockkit_django.orders.authorize import passes, unknown_check
 from lockkit_django.orders.commit_in import OwnTransaction

@@ -24,8 +24,7 @@ from lockkit.runtime.aio_run import to_its_end
 from lockkit.web.refusal import refusal_of, request_label
 from lockkit.web.view_lock import ViewLock, mark
 from lockkit_django.conf import view_settings
-from lockkit_django.leases.aliases import alocks, locks
-from lockkit_django.leases.client import give_back_from_loop, has_own_thread
+from lockkit_django.leases.client import alocks, give_back_from_loop, has_own_thread, locks
 from lockkit_django.leases.transactions import note_each_request
 from lockkit_django.web.refusals import drf_exception, refused, rendered
 from lockkit_django.web.request import RequestView, http_request, request_and_rest

@@ -15,7 +15,7 @@ from lockkit.model.errors import ConfigurationError
 from lockkit.operate.arguments import OPTIONS, taken_out
 from lockkit.operate.commands import OrderRecords, run
 from lockkit.orders.settings import SOURCE
-from lockkit_django.leases.aliases import locks
+from lockkit_django.leases.client import locks
 from lockkit_django.orders.table import OrderTable
 from lockkit_django.orders.visit import order_rules
 

@@ -23,7 +23,7 @@ def fresh_locks() -> Iterator[None]:
     from django_project import views
     from django_project.spy import SpyBackend
 
-    from lockkit_django.leases.aliases import reset
+    from lockkit_django.leases.client import reset
 
     reset()
     views.calls.clear()
