@@ -27,6 +27,8 @@ class LockkitConfig(AppConfig):
 
 def _found(*, deploy: bool, **_: Any) -> list[CheckMessage]:
     """Imports the checks only when they run: a server does not run them."""
-    from lockkit_django.operate.checks import every
+    from lockkit_django.operate import checks as of_locks
+    from lockkit_django.operate import order_checks as of_orders
 
-    return every(deploy=deploy)
+    each = (of.DEPLOYED if deploy else of.ALWAYS for of in (of_locks, of_orders))
+    return [found for several in each for check in several for found in check()]

@@ -8,10 +8,7 @@ from typing import Any, NamedTuple
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders.order import Order
 from lockkit.orders.record import Record, Snapshot
-from lockkit.orders.refusals import (
-    DIFFERENT,
-    ORPHANED,
-)
+from lockkit.orders.refusals import DIFFERENT, ORPHANED
 from lockkit.web.refusal import Refusal
 
 REPLAYED_HEADER = ("Idempotent-Replayed", "true")
@@ -70,18 +67,12 @@ class Forget(NamedTuple):
     COMMIT: a counted guess of a password stays counted, and another try runs the view again."""
 
 
-def met_orphan(decision: object) -> bool:
-    """Whether a decision was about an orphan, under any policy; for the signal."""
-    if isinstance(decision, Refusal):
-        return decision.code == ORPHANED.code
-    return bool(getattr(decision, "orphan", False))
-
-
 def news_of(decision: Decision) -> Iterator[str]:
     """The names of the signals to send for this decision."""
-    if met_orphan(decision):
+    code = decision.code if isinstance(decision, Refusal) else None
+    if code == ORPHANED.code or getattr(decision, "orphan", False):
         yield "order_orphaned"
     if isinstance(decision, Replay):
         yield "order_replayed"
-    if isinstance(decision, Refusal) and decision.code == DIFFERENT.code:
+    if code == DIFFERENT.code:
         yield "order_conflict"

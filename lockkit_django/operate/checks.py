@@ -1,4 +1,5 @@
-"""System checks: what is wrong with the settings, and what is dangerous.
+"""System checks: what is wrong with the settings, and what is dangerous; and whether the locks of
+decorated views fit their routes.
 
 Errors stop ``manage.py`` commands and say what to change; warnings can be silenced by their ID in
 SILENCED_SYSTEM_CHECKS. Checks that ask the store run only under ``check --deploy``.
@@ -6,39 +7,63 @@ SILENCED_SYSTEM_CHECKS. Checks that ask the store run only under ``check --deplo
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
+from django.core import checks
+from django.db import connections
+from django.urls.converters import StringConverter
 
 from lockkit.model.checks import check_setting_names
 from lockkit.model.errors import ConfigurationError
+from lockkit.model.types import Finding
 from lockkit.operate.setting_checks import setting_findings, store_findings
+from lockkit.orders.settings import UNSAFE_METHODS
+from lockkit.orders.visit import options_in
+from lockkit.web.route_checks import Route, below_partials, route_findings
+from lockkit.web.view_lock import view_locks_of
 from lockkit_django import conf
 from lockkit_django.leases.client import locks
-from lockkit_django.orders.checks import check_orders, check_paths, check_records, check_replays
-from lockkit_django.web.checks import check_transactions, check_views, message, message_of
+from lockkit_django.web.routes import Routed, routes
+from lockkit_django.web.view_functions import ninja_operation, places_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from django.core.checks import CheckMessage
 
 SETTINGS = ("LOCKKIT", "LOCKKIT_VIEWS", "LOCKKIT_ORDERS")
 
 LOCK_ERRORS = "lockkit_django.middleware.LockErrors"
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
+IDS = {
+    "no-store": "E003",
+    "missing-alias": "E004",
+    "missing-field": "E006",
+    "store-fails": "E010",
+    "within-process": "W001",
+    "unlimited-hold": "W002",
+    "short-ttl": "W003",
+    "long-ttl": "W004",
+    "store-danger": "W010",
+    "within-host": "I001",
+    "bare-field": "W006",
+    "path-of-no-route": "W104",
+    "path-of-some-languages": "W105",
+    "replay-unknown": "W107",
+    "record-danger": "W103",
+    "record-capacity": "W106",
+}
+LEVELS = {"E": checks.Error, "W": checks.Warning, "I": checks.Info}
+AT_ONCE = ("IMMEDIATE", "EXCLUSIVE")
 
 
-def every(*, deploy: bool) -> list[CheckMessage]:
-    """What lockkit's checks find; ``deploy``: run those that ask stores, otherwise the others."""
-    return [found for check in (DEPLOYED if deploy else ALWAYS) for found in check()]
-
-
-def check_settings(**_: Any) -> list[CheckMessage]:
+def check_settings() -> list[CheckMessage]:
     """The settings as far as they can be judged without a connection."""
     return [*_misspelt(), *_mistakes(), *_lock_errors()]
 
 
-def check_store(**_: Any) -> list[CheckMessage]:
+def check_store() -> list[CheckMessage]:
     """Whether each alias' store answers, and whether it is configured to keep its data."""
     return [message for alias in conf.known_aliases() for message in _store_messages(alias)]
 
@@ -84,8 +109,95 @@ def _store_messages(alias: str) -> list[CheckMessage]:
     return [message_of(finding) for finding in store_findings(client)]
 
 
-ALWAYS = (
-    *(check_settings, check_views, check_transactions),
-    *(check_orders, check_paths, check_replays),
-)
-DEPLOYED = (check_store, check_records)
+def check_views() -> list[CheckMessage]:
+    """E004, E006, E007, W006."""
+    described = (route for routed in routes() for route in _described(routed))
+    found = route_findings(described, conf.known_aliases())
+    return [*map(message_of, found), *_orders_in_locks()]
+
+
+def _orders_in_locks() -> Iterator[CheckMessage]:
+    """Orders that ``lock_view`` cannot see: in a class, or behind what hides a function."""
+    views = (below_partials(routed.view)[0] for routed in routes())
+    found = {
+        name_of(view)
+        for view in views
+        for method in UNSAFE_METHODS
+        if _is_locked_before(places_of(view, method))
+    }
+    for name in sorted(found):
+        yield message(
+            "E007",
+            f"{name} has @idempotent inside lock_view: its lock would be released before the order "
+            f"commits, so each order is an error",
+            "Put @idempotent above lock_view, both on the same function or method.",
+        )
+
+
+def _is_locked_before(places: Iterable[Any]) -> bool:
+    """Whether an outer one of these has ``lock_view``, and one inside it ``@idempotent``."""
+    is_locked = False
+    for place in places:
+        if options_in([place]).inside:
+            return is_locked
+        is_locked = is_locked or bool(view_locks_of([place]))
+    return False
+
+
+def message_of(finding: Finding) -> CheckMessage:
+    return message(IDS[finding.code], finding.text, finding.remedy)
+
+
+def message(number: str, text: object, hint: str) -> CheckMessage:
+    return LEVELS[number[0]](str(text), hint=hint, id=f"lockkit.{number}")
+
+
+def _described(routed: Routed) -> Iterator[Route]:
+    """The routes for the core's checks, one for each HTTP method that has a lock."""
+    view, given = below_partials(routed.view)
+    routed = routed._replace(view=view, given=routed.given | given)
+    for method in METHODS:
+        view_locks = view_locks_of(places_of(view, method))
+        if view_locks:
+            yield Route(name_of(view), routed.shown, view_locks, _parameters(routed, method))
+
+
+def _parameters(routed: Routed, method: str) -> dict[str, bool]:
+    found = {name: _is_text(converter) for name, converter in routed.parameters.items()}
+    operation = ninja_operation(routed.view, method)
+    if operation is not None:  # it converts, and gives the function more than the URL's
+        typed = inspect.signature(operation.view_func).parameters.items()
+        found |= {name: each.annotation in (str, "str", each.empty) for name, each in typed}
+    return {**found, **dict.fromkeys(routed.given, False)}
+
+
+def _is_text(converter: Any) -> bool:
+    return converter is None or isinstance(converter, StringConverter)
+
+
+def name_of(view: Any) -> str:
+    named = getattr(view, "view_class", None) or getattr(view, "cls", None) or view
+    return f"{named.__module__}.{getattr(named, '__qualname__', type(named).__qualname__)}"
+
+
+def check_transactions() -> list[CheckMessage]:
+    """W007: a transaction of SQLite that reads first and then writes fails at once if another one
+    has written in between, whatever ``timeout`` says."""
+    return [
+        message(
+            "W007",
+            f"The database {alias!r} is SQLite with ATOMIC_REQUESTS, and its transactions begin by "
+            f"reading: a view that then writes fails with 'database is locked' when another one "
+            f"has written meanwhile.",
+            f"Set DATABASES[{alias!r}]['OPTIONS'] = {{'transaction_mode': 'IMMEDIATE'}}: each "
+            f"request then waits for its turn, up to the option 'timeout'.",
+        )
+        for alias, entry in connections.settings.items()
+        if entry.get("ATOMIC_REQUESTS")
+        and "lite" in entry["ENGINE"].rpartition(".")[2]  # sqlite3, spatialite
+        and str(entry["OPTIONS"].get("transaction_mode") or "").upper() not in AT_ONCE
+    ]
+
+
+ALWAYS = (check_settings, check_views, check_transactions)
+DEPLOYED = (check_store,)

@@ -3,7 +3,7 @@ SCOPE in the settings."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from inspect import isawaitable
 from io import SEEK_END, BytesIO
@@ -38,7 +38,6 @@ SIGNED_COOKIES = "django.contrib.sessions.backends.signed_cookies"
 
 
 def order_request(visit: Visit) -> OrderRequest:
-    """The request. Nothing is read from the client or a store until the engine asks for it."""
     request: HttpRequest = visit.request
     match = request.resolver_match
     assert match is not None  # process_view comes after the resolver
@@ -126,7 +125,8 @@ def _read(request: HttpRequest) -> Payload:
         form: Sequence[tuple[str, str]] = _pairs(fields)
         if media_type == URL_ENCODED:
             form = as_sent(form, lambda: _body(request))
-        return Payload(form=form, files=_files(files))
+        sent = [_file(field, each) for field, several in files.lists() for each in several]
+        return Payload(form=form, files=sent)
     return Payload(body=_body(request))
 
 
@@ -155,10 +155,6 @@ def _body(request: HttpRequest) -> bytes:
 
 def _pairs(fields: QueryDict) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, values in fields.lists() for value in values]
-
-
-def _files(files: MultiValueDict[str, UploadedFile[bytes]]) -> list[SentFile]:
-    return [_file(field, each) for field, several in files.lists() for each in several]
 
 
 def _file(field: str, upload: UploadedFile[bytes]) -> SentFile:
@@ -212,13 +208,13 @@ def guest_of(request: HttpRequest) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def value_of(answer: object) -> object:
+def value_of(answer: Any) -> Any:
     """What a function of the project returned; an awaitable is awaited."""
-    return async_to_sync(_awaited)(answer) if isawaitable(answer) else answer
 
+    async def awaited() -> Any:
+        return await answer
 
-async def _awaited(answer: Awaitable[object]) -> object:
-    return await answer
+    return async_to_sync(awaited)() if isawaitable(answer) else answer
 
 
 def is_drf(view: object) -> bool:

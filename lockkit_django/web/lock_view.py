@@ -48,7 +48,7 @@ LENT = "_lockkit_lent"
 """Attribute of a request: the leases of all lock_views around it, the outermost first."""
 
 STAYS = "_lockkit_stays"
-"""Attribute of a request: a lock_view has committed, or run without a transaction."""
+"""Attribute of a request: a lock_view has saved what no ROLLBACK takes back."""
 
 PATIENCE = 5.0
 """Seconds that an async view's lock is held after the view, for a query that it gave up. A task
@@ -151,7 +151,7 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
         except BaseException as error:  # also if cancelled: what the view left running ends first
             is_lost = looks and isinstance(error, LeaseLost)
             await call.give_back(lease, when_idle=not is_lost)
-            if not is_lost or stays or call.something_stays:
+            if not is_lost or stays or hasattr(call.http, STAYS):
                 raise
             return self._refuse(call.request, cast(LeaseLost, error))  # nothing was committed
         finally:
@@ -216,11 +216,6 @@ class _Call:
         before = {"lease": attributes.get("lease"), LENT: further_out}
         attributes.update({"lease": lease, LENT: (*further_out, lease)})
         return before
-
-    @property
-    def something_stays(self) -> bool:
-        """Whether a lock_view inside this one has saved what no ROLLBACK takes back."""
-        return getattr(self.http, STAYS, False)
 
     async def do(self, function: Callable[..., T], *args: Any) -> T:
         """Call it on the thread that has this request's connections."""

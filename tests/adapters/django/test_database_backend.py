@@ -31,7 +31,7 @@ from lockkit.stores.sql.dialect import load_dialect
 from lockkit.testing.conformance.base import eventually
 from lockkit.testing.servers import PostgresServer
 from lockkit_django.operate.checks import check_store
-from lockkit_django.orders.checks import check_records
+from lockkit_django.operate.order_checks import check_records
 from lockkit_django.stores import database as database_store
 
 MIGRATE = "import django; django.setup(); from django.core.management import call_command as c; "

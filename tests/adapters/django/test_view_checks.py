@@ -24,9 +24,9 @@ from system_checks import shown_until_silenced
 
 from lockkit.model.errors import ConfigurationError
 from lockkit_django import lock_view
+from lockkit_django.operate.checks import check_transactions, check_views
+from lockkit_django.operate.order_checks import check_paths
 from lockkit_django.orders import idempotent
-from lockkit_django.orders.checks import check_paths
-from lockkit_django.web.checks import check_transactions, check_views
 
 
 @contextmanager

@@ -22,8 +22,8 @@ from lockkit.model.errors import ConfigurationError
 from lockkit.testing.servers import RedisServer, ValkeyServer
 from lockkit_django import locks
 from lockkit_django.models import OrderRecord
+from lockkit_django.operate.order_checks import check_orders, check_records
 from lockkit_django.orders import idempotent
-from lockkit_django.orders.checks import check_orders, check_records
 
 OURS = "lockkit_django.middleware.IdempotentOrderMiddleware"
 CSRF = "django.middleware.csrf.CsrfViewMiddleware"

@@ -15,8 +15,8 @@ from orders_django import checked
 from system_checks import shown_until_silenced
 
 from lockkit.model.errors import ConfigurationError
+from lockkit_django.operate.order_checks import check_replays
 from lockkit_django.orders import idempotent
-from lockkit_django.orders.checks import check_replays
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

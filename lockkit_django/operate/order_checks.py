@@ -23,10 +23,10 @@ from lockkit.stores.registry import load_store
 from lockkit.web.route_checks import Url, path_findings, unknown_finding
 from lockkit_django import conf
 from lockkit_django.leases.client import locks
+from lockkit_django.operate.checks import METHODS, message, message_of, name_of
 from lockkit_django.orders.authorize import unknown_check
 from lockkit_django.orders.request import in_signed_cookies
 from lockkit_django.orders.visit import options_of
-from lockkit_django.web.checks import METHODS, message, message_of, name_of
 from lockkit_django.web.routes import Routed, routes
 from lockkit_django.web.view_functions import ninja_operation
 
@@ -45,7 +45,7 @@ BEFORE = {
 LAST = f"Move {MIDDLEWARE!r} to the end of MIDDLEWARE"
 
 
-def check_orders(**_: Any) -> list[CheckMessage]:
+def check_orders() -> list[CheckMessage]:
     """E101 to E109, E111, W101 and W102."""
     found = [*_presence(), *_place(), *_sessions()]
     if getattr(settings, SOURCE, None) is None and not _is_there():
@@ -57,7 +57,7 @@ def check_orders(**_: Any) -> list[CheckMessage]:
     return [*_names(orders), *found]
 
 
-def check_records(**_: Any) -> list[CheckMessage]:
+def check_records() -> list[CheckMessage]:
     """E110, W103, W106: asks the store of the settings, not those of ``@idempotent(using=…)``."""
     from lockkit_django.orders.table import OrderTable
 
@@ -76,7 +76,7 @@ def check_records(**_: Any) -> list[CheckMessage]:
     return []
 
 
-def check_paths(**_: Any) -> list[CheckMessage]:
+def check_paths() -> list[CheckMessage]:
     """W104, W105."""
     orders = _orders()
     patterns = () if orders is None else orders.settings.paths
@@ -84,7 +84,7 @@ def check_paths(**_: Any) -> list[CheckMessage]:
     return [message_of(finding) for finding in path_findings(patterns, urls)] if urls else []
 
 
-def check_replays(**_: Any) -> list[CheckMessage]:
+def check_replays() -> list[CheckMessage]:
     """W107."""
     orders = _orders()
     if orders is None or orders.settings.authorize_replay is not None:
@@ -252,3 +252,7 @@ def _line_for(view: Any, method: str) -> str:
     if hasattr(getattr(view, "cls", None), "initial"):
         return f"Let {view.cls.__name__} inherit IdempotentMixin, before its other bases"
     return "Put @idempotent on the function or method, below its checks"
+
+
+ALWAYS = (check_orders, check_paths, check_replays)
+DEPLOYED = (check_records,)
