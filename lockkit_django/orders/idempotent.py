@@ -34,8 +34,8 @@ from lockkit_django.web.request_blocks import (
 )
 from lockkit_django.web.view_functions import called_by, has_lock_below, is_operation, show_types
 
-MIDDLEWARE_MODE = "_lockkit_order_mode"
-"""Attribute of a request that came through the middleware: "sync" or "async"."""
+MIDDLEWARE_WAY = "_lockkit_order_way"
+"""Attribute of a request that came through the middleware: how that waits."""
 
 ORDER_OPTIONS = ("order_id", "required", "using", "atomic")
 IN_CLASS = (
@@ -185,14 +185,14 @@ async def _served(
     """Under WSGI an async view's loop ends with it, but the order does not: use the thread."""
     if exempt is not None:
         return await doing(THREAD)
-    if getattr(http, MIDDLEWARE_MODE) == "async":
+    if getattr(http, MIDDLEWARE_WAY) is LOOP:
         return await doing(LOOP)
     return await in_thread(lambda: result_of(doing(THREAD)))
 
 
 def _visit(request: Any, view: View, options: ViewOptions) -> Visit:
     http = http_request(request)
-    if not hasattr(http, MIDDLEWARE_MODE):
+    if not hasattr(http, MIDDLEWARE_WAY):
         raise ConfigurationError(
             "@idempotent needs 'lockkit_django.middleware.IdempotentOrderMiddleware' in MIDDLEWARE"
         )

@@ -18,6 +18,7 @@ from __future__ import annotations
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
+from types import MethodType
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -36,7 +37,7 @@ from lockkit.web.refusal import log_refusal, prefers_html
 from lockkit.web.view_lock import view_locks_of
 from lockkit_django.leases.client import until_thread_is_idle
 from lockkit_django.leases.transactions import note_each_request
-from lockkit_django.orders.idempotent import MIDDLEWARE_MODE
+from lockkit_django.orders.idempotent import MIDDLEWARE_WAY
 from lockkit_django.orders.request import keep_body
 from lockkit_django.orders.visit import (
     LOOP,
@@ -71,25 +72,24 @@ class IdempotentOrderMiddleware:
 
     def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
         self.get_response = get_response
-        self.process_view: Callable[..., Any] = self._process_view
-        # not on the class: ``rendered`` would take this for a middleware that changes responses
-        self.process_template_response: Callable[..., Any] = self._process_template_response
-        self._mode = "sync"
         handler: Any = BaseHandler
         wrapped = getattr(getattr(get_response, "__wrapped__", None), "__func__", None)
         self._is_last = wrapped in (handler._get_response, handler._get_response_async)
-        if iscoroutinefunction(get_response):
+        is_async = iscoroutinefunction(get_response)
+        self._way: Way = LOOP if is_async else THREAD
+        if is_async:
             markcoroutinefunction(self)
-            self.process_view = self._aprocess_view
-            self.process_template_response = self._aprocess_template_response
-            self._mode = "async"
+        render = self._before_render
+        self.process_view: Any = self._enter if is_async else _blocking(self._enter)
+        # not on the class: ``rendered`` would take this for a middleware that changes responses
+        self.process_template_response: Any = render if is_async else _blocking(render)
         order_rules()
         note_each_request()
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
-        setattr(request, MIDDLEWARE_MODE, self._mode)
+        setattr(request, MIDDLEWARE_WAY, self._way)
         vars(request).setdefault("order")  # None unless it becomes an order
-        if self._mode == "async":
+        if self._way is LOOP:
             return self._acall(request)
         try:
             return result_of(_finish(request, self.get_response(request), THREAD))
@@ -106,17 +106,8 @@ class IdempotentOrderMiddleware:
             if open_order(request) is not None:
                 await to_its_end(_leave(request, LOOP))
 
-    def _process_view(
-        self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any
-    ) -> Any:
-        return result_of(self._enter(request, view, THREAD))
-
-    async def _aprocess_view(
-        self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any
-    ) -> Any:
-        return await self._enter(request, view, LOOP)
-
-    async def _enter(self, request: HttpRequest, view: Callable[..., Any], way: Way) -> Any:
+    async def _enter(self, request: HttpRequest, view: Callable[..., Any], *_: Any) -> Any:
+        """``process_view``."""
         try:
             options, is_locked = _kept_marks(view, request.method)
         except TypeError:  # a view may have no hash, such as a callable dataclass
@@ -127,13 +118,14 @@ class IdempotentOrderMiddleware:
             return None
         is_next = self._is_last and not is_locked  # a method's lock is inside the handler's block
         visit = Visit(request, view, options, next_is_view=is_next)
-        return await entered(visit, way, begin=not is_locked)
+        return await entered(visit, self._way, begin=not is_locked)
 
-    def _process_template_response(self, request: HttpRequest, response: Any) -> Any:
-        return result_of(_before_render(request, response, THREAD))
-
-    async def _aprocess_template_response(self, request: HttpRequest, response: Any) -> Any:
-        return await _before_render(request, response, LOOP)
+    async def _before_render(self, request: HttpRequest, response: Any) -> Any:
+        """``process_template_response``."""
+        opened = open_order(request)
+        if opened is not None:
+            await self._way.do(opened.before_render, response)
+        return response
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> Any:
         opened = open_order(request)
@@ -170,11 +162,9 @@ def _stand_by(request: HttpRequest, options: ViewOptions) -> None:
         setattr(request, UNCOVERED, True)
 
 
-async def _before_render(request: HttpRequest, response: Any, way: Way) -> Any:
-    opened = open_order(request)
-    if opened is not None:
-        await way.do(opened.before_render, response)
-    return response
+def _blocking(step: Any) -> Any:
+    """A method of the same object, as Django asks of it, which is not a coroutine."""
+    return MethodType(lambda _, *args: result_of(step(*args)), step.__self__)
 
 
 async def _finish(request: HttpRequest, response: HttpResponseBase, way: Way) -> HttpResponseBase:
