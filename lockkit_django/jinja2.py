@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from jinja2 import pass_context
 from jinja2.ext import Extension
 
-from lockkit_django.orders.forms import order_id_field
+from lockkit_django.forms import order_id_field
 
 if TYPE_CHECKING:
     from django.utils.safestring import SafeString

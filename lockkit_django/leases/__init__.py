@@ -1,1 +1,1 @@
-"""Locks that know of Django's transactions: clients, fenced rows, locks until a COMMIT."""
+"""Locks that know of Django's transactions: clients, and locks until a COMMIT."""

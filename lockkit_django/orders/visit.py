@@ -26,7 +26,6 @@ from django.utils.translation import get_language
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import (
     Order,
-    OrderRequest,
     OrderResponse,
     Orders,
     Proceed,
@@ -134,8 +133,7 @@ class Visit(visit.Visit):
         value: str | None = self.request.META.get(HttpHeaders.to_wsgi_name(name))
         return value
 
-    def read(self) -> OrderRequest:
-        return order_request(self)
+    read = order_request
 
     def known(self) -> visit.Known:
         request = self.request

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from django import template
 
-from lockkit_django.orders.forms import order_id_field
+from lockkit_django.forms import order_id_field
 
 if TYPE_CHECKING:
     from django.template.context import Context
@@ -17,5 +17,5 @@ register = template.Library()
 
 @register.simple_tag(takes_context=True)
 def order_id(context: Context, field: str | None = None) -> SafeString:
-    """The hidden field of ``lockkit_django.orders.forms.order_id_field``: another ID each time."""
+    """The hidden field of ``lockkit_django.forms.order_id_field``: another ID each time."""
     return order_id_field(getattr(context, "request", None) or context.get("request"), field)

@@ -224,7 +224,6 @@ class _Call:
         return await sync_to_async(function, thread_sensitive=True)(*args)
 
     async def answer(self) -> Any:
-        """What the view returns."""
         response = self.view(*self._args, **self.kwargs)
         if not self.in_thread:
             return await value(response)

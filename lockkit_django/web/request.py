@@ -31,7 +31,6 @@ class AsyncLockedRequest(HttpRequest):
 
 
 def http_request(request: Any) -> HttpRequest:
-    """Django's own request."""
     wrapped = getattr(request, "_request", None)
     return cast(HttpRequest, request if wrapped is None else wrapped)
 
