@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 from lockkit.model.errors import ConfigurationError
-from lockkit.orders.visit import OPTIONS, ViewOptions, exempt, ordered_by
+from lockkit.orders.visit import OPTIONS, ViewOptions, ordered_by
 
 V = TypeVar("V", bound=Callable[..., Any])
-
-Wrap = Callable[[Any, ViewOptions], Any]
-"""Makes a view an order."""
 
 
 class Idempotent:
     """The decorator ``idempotent``, and ``idempotent.exempt``.
 
-    ``known``: the options of this framework. ``in_class``: the remedy for a class; ``{}`` is its
-    name.
+    ``wrap`` makes a view an order. ``known``: the options of this framework. ``in_class``: the
+    remedy for a class; ``{}`` is its name.
     """
 
-    def __init__(self, wrap: Wrap, known: Iterable[str], *, in_class: str) -> None:
+    def __init__(
+        self, wrap: Callable[[Any, ViewOptions], Any], known: Iterable[str], *, in_class: str
+    ) -> None:
         self._wrap, self._known, self._in_class = wrap, known, in_class
 
     @overload
@@ -52,7 +50,11 @@ class Idempotent:
             return lambda v: self._inside(v, options)
         return self._inside(view, options)
 
-    exempt = staticmethod(exempt)
+    @staticmethod
+    def exempt(view: V, /) -> V:
+        """This view's requests are not orders, whatever the settings say."""
+        setattr(view, OPTIONS, ViewOptions(exempt=True))
+        return view
 
     def _inside(self, view: Any, options: ViewOptions) -> Any:
         if not callable(view):
@@ -61,7 +63,7 @@ class Idempotent:
             raise ConfigurationError(
                 f"@idempotent is for functions and methods; {self._in_class.format(view.__name__)}"
             )
-        options = replace(options, below=view)
+        options = options._replace(below=view)
         wrapper = self._wrap(view, options)
         setattr(wrapper, OPTIONS, options)
         return wrapper

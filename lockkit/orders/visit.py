@@ -6,9 +6,8 @@ import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
 from lockkit.model.errors import ConfigurationError
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from lockkit.orders.record import OrderRequest, OrderResponse, Snapshot
 
 
-V = TypeVar("V")
 Known = tuple[str | None, str | None, str | None]
 
 _DEFAULT_PORT = re.compile(r":(80|443)\Z")
@@ -36,8 +34,7 @@ OPTIONS = "_lockkit_idempotent"
 """Attribute of a view, its class or its method: what ``@idempotent`` says about it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ViewOptions:
+class ViewOptions(NamedTuple):
     """Overrides of LOCKKIT_ORDERS for one view; None: as the settings say."""
 
     sources: tuple[IdSource, ...] | None = None
@@ -60,12 +57,6 @@ def ordered_by(
     check_options(where, options, known)
     sources = None if order_id is None else (IdSource.parse(order_id, where=where),)
     return ViewOptions(sources=sources, inside=True, **options)
-
-
-def exempt(view: V, /) -> V:
-    """This view's requests are not orders, whatever the settings say."""
-    setattr(view, OPTIONS, ViewOptions(exempt=True))
-    return view
 
 
 def options_in(places: Iterable[Any]) -> ViewOptions:
