@@ -116,7 +116,7 @@ def _end_read_transaction(connection: BaseDatabaseWrapper, name: str) -> None:
 def what_may_not_end(connection: BaseDatabaseWrapper) -> str:
     """For people: why its open transaction may not be ended for a lock; empty if it may."""
     keeper = vars(connection).get(KEEPER)
-    if keeper is not None and keeper.holds():
+    if keeper is not None and not keeper.is_over() and keeper.has_leases():
         return "a lock until its COMMIT"
     if connection.in_atomic_block and connection.needs_rollback:
         return "a rollback that is due (set_rollback, or an error of a query)"

@@ -10,6 +10,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from django.db import OperationalError
+
 from lockkit.leases.lease import give_back
 from lockkit.leases.until import Transaction, refuse_level
 from lockkit.model.errors import LeaseLost, OpenTransaction
@@ -88,10 +90,6 @@ class _Outermost(Transaction):
     def is_over(self) -> bool:
         """Whether it ended unannounced, as a block without a savepoint does inside a test's."""
         return self._block is not None and self._is_left()
-
-    def holds(self) -> bool:
-        """Whether it keeps a lease that is still needed."""
-        return not self.is_over() and self.has_leases()
 
     def refuse_snapshot(self, name: str) -> None:
         refuse_level(_level_in_use(self._connection), name)
@@ -178,8 +176,6 @@ def _level_in_use(connection: Any) -> str:
 
 def _take_write_lock(connection: Any, name: str) -> None:
     """SQLite gives it to one transaction at a time, and only if that has read nothing old."""
-    from django.db import OperationalError
-
     try:
         (version,) = asked(connection, "PRAGMA user_version")
         with connection.cursor() as cursor:

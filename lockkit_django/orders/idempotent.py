@@ -80,17 +80,11 @@ class IdempotentMixin:
             marked = (options_in([place]) for place in (view, handler))
             exempted = next((options for options in marked if options.exempt), None)
             options = exempted or _class_options(type(self))
-            setattr(self, name, around(handler, partial(_run, handler, options), _exempt(view)))
+            setattr(self, name, around(handler, partial(_run, handler, options), view))
 
 
 def _class_options(cls: type[IdempotentMixin]) -> ViewOptions:
     return ordered_by(cls.__name__, ORDER_OPTIONS, **cls.order_options)
-
-
-def _exempt(view: Any) -> Exempt | None:
-    """What ``as_view`` has marked, and what was exempted since."""
-    marks = getattr(view, "_non_atomic_requests", None)
-    return marks if isinstance(marks, Exempt) else None
 
 
 def _inside(view: View, options: ViewOptions) -> Any:

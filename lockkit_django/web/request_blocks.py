@@ -56,11 +56,11 @@ def atomic_requests(exempt: Callable[[str], bool]) -> list[str]:
     return [alias for alias, entry in settings if entry["ATOMIC_REQUESTS"] and not exempt(alias)]
 
 
-def around(view: Any, run: Run, exempt: Exempt | None = None) -> Any:
+def around(view: Any, run: Run, marked: Any = None) -> Any:
     """A view that awaits ``run(exempt, args, kwargs)``, which never suspends in a thread.
 
-    ``exempt``: None in an event loop, where Django refuses ATOMIC_REQUESTS; in a thread by default
-    what the view is exempt from.
+    ``exempt``: None in an event loop, where Django refuses ATOMIC_REQUESTS; in a thread what
+    ``marked``, by default the view, is exempt from.
     """
     if iscoroutinefunction(view):
 
@@ -69,17 +69,17 @@ def around(view: Any, run: Run, exempt: Exempt | None = None) -> Any:
             return await run(None, args, kwargs)
 
         return in_loop
-    marks = Exempt(getattr(view, "_non_atomic_requests", ())) if exempt is None else exempt
+    exempt = Exempt(getattr(marked or view, "_non_atomic_requests", ()))
 
     @wraps(view)
     def in_thread(*args: Any, **kwargs: Any) -> Any:
         if not of_async_class(view, args):
-            return result_of(run(marks, args, kwargs))
-        if atomic_requests(marks.by_user):  # as Django says of a view that it can see is async
+            return result_of(run(exempt, args, kwargs))
+        if atomic_requests(exempt.by_user):  # as Django says of a view that it can see is async
             raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")
         return run(None, args, kwargs)
 
-    in_thread._non_atomic_requests = marks  # type: ignore[attr-defined]  # never the view's own
+    in_thread._non_atomic_requests = exempt  # type: ignore[attr-defined]  # never the view's own
     return in_thread
 
 
