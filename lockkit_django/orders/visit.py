@@ -185,8 +185,8 @@ class Visit(visit.Visit):
         body = None if response.streaming else bytes(getattr(response, "content", b""))
         headers = [*response.items(), *_language(response)]
         answered = OrderResponse(int(response.status_code), headers, body)
-        known = self.request.META.get("CSRF_COOKIE")
-        return without_tokens(answered, _tokens_in(known, body or b"")) if known else answered
+        secret = self.request.META.get("CSRF_COOKIE")
+        return without_tokens(answered, _tokens_in(secret, body or b"")) if secret else answered
 
     def asks_to_log_in(self, response: HttpResponseBase) -> bool:
         """Whether it is the redirect to the login page of Django's decorators and mixins."""
@@ -222,10 +222,9 @@ class Visit(visit.Visit):
         return give() if passes(self.request, self.view) else self.refuse(refusals.NOT_ALLOWED)
 
 
-def _tokens_in(known: str, body: bytes) -> Iterator[str]:
+def _tokens_in(secret: str, body: bytes) -> Iterator[str]:
     """CSRF tokens in the body that are valid for this visitor: the secret itself, and the secret
     under any mask."""
-    secret = _unmasked(known)
     for run in {found.decode() for found in _RUNS.findall(body)}:
         if secret in run:
             yield secret
@@ -238,8 +237,6 @@ def _tokens_in(known: str, body: bytes) -> Iterator[str]:
 def _unmasked(token: str) -> str:
     """The secret of a token: each letter of the cipher was moved by one of the mask."""
     mask, cipher = token[:CSRF_SECRET_LENGTH], token[CSRF_SECRET_LENGTH:]
-    if not cipher:
-        return mask
     at = CSRF_ALLOWED_CHARS.index
     return "".join(CSRF_ALLOWED_CHARS[at(c) - at(m)] for c, m in zip(cipher, mask, strict=True))
 

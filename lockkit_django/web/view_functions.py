@@ -1,12 +1,9 @@
-"""Which functions answer a request, below the callback that the URL leads to.
-
-It also says whether one of them has ``lock_view``. Locks enclose transactions: the middleware locks
-the order, and lets ``lock_view`` begin the transaction under the view's lock. The middleware then
-releases that lock after COMMIT. This module imports no model, so that it can be imported before
-Django's applications are ready.
+"""Which functions answer a request, below the callback that the URL leads to; and whether one of
+them has ``lock_view``, which then begins the order's transaction.
 
 The callback of a class view, of DRF's ``@api_view`` and of Django Ninja hides these functions and
-the marks of their decorators. Neither DRF nor Ninja is imported to look inside.
+the marks of their decorators. To look inside, neither these two nor a model is imported: Django's
+applications may not be ready yet.
 """
 
 from __future__ import annotations
