@@ -188,7 +188,7 @@ class OrderInDatabase(OpenOrder):
         else:
             rows.update(database, record, commit=True)
 
-    def _keep_refusal(self, record: Record, response: Any) -> Any:
+    def _keep_refusal(self, record: Record, response: R) -> R:
         """Write the record of an order that changed nothing, in a transaction of its own.
 
         If the database fails, nothing is raised: the next try is then refused anew. A success
@@ -200,7 +200,8 @@ class OrderInDatabase(OpenOrder):
             with suppress(BackendError), self.visit.records.begin() as database:
                 self._insert(database, record)
         except LeaseLost:
-            return self.visit.refuse(refusals.LEASE_LOST)
+            refused: R = self.visit.refuse(refusals.LEASE_LOST)
+            return refused
         except DuplicateKeyError:
             raise OrderStopped(None) from None
         return response

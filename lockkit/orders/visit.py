@@ -46,6 +46,7 @@ class ViewOptions(NamedTuple):
     below: Any = None  #: the view below ``@idempotent``; None: a class makes its order
 
 
+CHUNK = 65536  # bytes of a file that are read at a time
 NO_OPTIONS = ViewOptions()
 
 
@@ -249,10 +250,12 @@ def _place(url: str, host: str, path: str) -> tuple[str, str]:
     return _DEFAULT_PORT.sub("", (parts.netloc or host).lower()), parts.path or "/"
 
 
-def sent_file(field: str, name: str, chunks: Iterable[bytes], content_type: str) -> SentFile:
-    """An uploaded file. Reads it to its end."""
+def sent_file(field: str, name: str, file: Any, content_type: str) -> SentFile:
+    """An uploaded file. Reads all of it, and goes back to its first byte for the view."""
     digest, size = hashlib.sha256(), 0
-    for chunk in chunks:
+    file.seek(0)
+    while chunk := file.read(CHUNK):
         digest.update(chunk)
         size += len(chunk)
+    file.seek(0)
     return SentFile(field, name, size, digest.hexdigest(), content_type)

@@ -185,8 +185,7 @@ class OwnTransaction(OrderInDatabase):
                 "of that transaction",
                 record.request,
             )
-        kept: HttpResponseBase = self._keep_refusal(record, response)
-        return kept
+        return self._keep_refusal(record, response)
 
     def _record(self, response: HttpResponseBase) -> Record | None:
         """The record that this response makes; None: it does not end the order."""

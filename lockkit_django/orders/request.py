@@ -160,9 +160,7 @@ def _pairs(fields: QueryDict) -> list[tuple[str, str]]:
 def _file(field: str, upload: UploadedFile[bytes]) -> SentFile:
     parameters = [f"{name}={value!r}" for name, value in (upload.content_type_extra or {}).items()]
     kind = "; ".join([upload.content_type or "", *parameters])
-    sent = sent_file(field, upload.name or "", upload.chunks(), kind)
-    upload.seek(0)
-    return sent
+    return sent_file(field, upload.name or "", upload, kind)
 
 
 def _content_length(request: HttpRequest) -> int | None:

@@ -67,8 +67,7 @@ class OrderInDatabase(gate.OrderInDatabase, OpenOrder):
             return response
         if not self.has_passed_by(response):
             return response
-        kept: HttpResponseBase = self._keep_refusal(verdict.record, response)
-        return kept
+        return self._keep_refusal(verdict.record, response)
 
     def _is_undone_success(self, response: HttpResponseBase) -> bool:
         """Whether something other than DRF made this success from an exception."""
@@ -144,8 +143,7 @@ class SharedTransaction(OrderInDatabase):
         broken = not raised and is_broken(self._connection)
         self.abandon()
         if response.status_code >= FIRST_ERROR:
-            kept: HttpResponseBase = self._keep_refusal(record, response)
-            return kept
+            return self._keep_refusal(record, response)
         if broken or self._is_undone_success(response):
             return self.visit.refuse(refusals.NOT_SAVED)
         return response

@@ -10,7 +10,6 @@ it. So the one method that all test runners call is wrapped when the first lock 
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 import sys
 import weakref
@@ -58,13 +57,10 @@ def is_in_teardown(alias: str) -> bool:
 def _install() -> None:
     original = BaseDatabaseCreation.destroy_test_db
 
-    signature = inspect.signature(original)
-
     @functools.wraps(original)
     def destroy_test_db(self: BaseDatabaseCreation, *args: Any, **kwargs: Any) -> None:
         name = str(self.connection.settings_dict["NAME"])
-        suffix = signature.bind(self, *args, **kwargs).arguments.get("suffix")
-        database = _database(self, suffix)
+        database = _database(self, kwargs.get("suffix"))
         _under_way.add(name)
         try:
             _close(name)

@@ -157,8 +157,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
                 "handler answers with success. Return a response instead of raising"
             )
         db_session.roll_back()  # that of handlers and hooks: the pool may have one connection
-        kept: Response = self._keep_refusal(record, response)
-        return kept
+        return self._keep_refusal(record, response)
 
     def _commit(self, record: Record | None, response: Response) -> Response:
         """One COMMIT for everything that the view has committed, and for the record.

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from lockkit_flask.orders.gate import Gate
     from lockkit_flask.orders.open_order import OpenOrder
 
-CHUNK = 65536
-
 
 class Visit(visit.Visit):
     """The current request."""
@@ -220,10 +218,7 @@ def _is_in_cookie(sid: str) -> bool:
 
 
 def _file(field: str, file: FileStorage) -> SentFile:
-    chunks = iter(lambda: file.stream.read(CHUNK), b"")
-    sent = sent_file(field, file.filename or "", chunks, file.content_type or "")
-    file.stream.seek(0)
-    return sent
+    return sent_file(field, file.filename or "", file.stream, file.content_type or "")
 
 
 def order_response(response: Response, max_body: int) -> OrderResponse:
