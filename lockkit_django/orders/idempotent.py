@@ -29,7 +29,6 @@ from lockkit_django.web.request_blocks import (
     Exempt,
     around,
     atomic_blocks,
-    atomic_requests,
     request_blocks_suspended,
 )
 from lockkit_django.web.view_functions import called_by, has_lock_below, is_operation, show_types
@@ -135,8 +134,8 @@ def _is_exempt(http: HttpRequest, view: View) -> bool:
     """Whether a class's ``dispatch`` makes orders, but this method is exempt, or what ``as_view``
     returned."""
     called = called_by(view, http)
-    around = [http.resolver_match.func] if called else []  # type: ignore[union-attr]
-    return any(options_in([place]).exempt for place in (*called, *around))
+    callback = [http.resolver_match.func] if called else []  # type: ignore[union-attr]
+    return any(options_in([place]).exempt for place in (*called, *callback))
 
 
 @contextmanager
@@ -162,7 +161,7 @@ async def _called(
         return await value(call())
     if has_lock_below(view, http):
         return call()  # it opens them under its own lock
-    aliases = atomic_requests(exempt.by_user)
+    aliases = exempt.atomic_requests()
     opened = open_order(http)
     if opened is None:
         blocks = [alias for alias in aliases if not user_blocks(connections[alias])]

@@ -32,7 +32,6 @@ from lockkit_django.web.request_blocks import (
     Exempt,
     around,
     atomic_blocks,
-    atomic_requests,
     request_blocks_suspended,
 )
 from lockkit_django.web.view_functions import class_of, has_lock_below, pending_order, show_types
@@ -207,7 +206,7 @@ class _Call:
         return request_label(self.http.method or "", self.http.path)
 
     def atomic_requests(self) -> Sequence[str]:
-        return () if self._exempt is None else atomic_requests(self._exempt.by_user)
+        return () if self._exempt is None else self._exempt.atomic_requests()
 
     def lend(self, lease: AnyLease | AnyAsyncLease) -> dict[str, Any]:
         """Set ``request.lease``, that of the innermost lock_view. Returns what to put back."""

@@ -6,7 +6,6 @@ That block ends for the lock, and is opened again after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -26,12 +25,10 @@ from lockkit_django.leases.transactions import (
 from lockkit_django.web.request import of_async_class
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
 
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.http import HttpRequest
-
-Run = Callable[[Any, Any, Any], Coroutine[Any, Any, Any]]
 
 OURS = "_lockkit_atomic_blocks"
 """Attribute of a request: the blocks that lock_view has opened for it."""
@@ -46,17 +43,14 @@ class Exempt(set[Any]):
     def __contains__(self, alias: object) -> bool:
         return True
 
-    def by_user(self, alias: str) -> bool:
-        return set.__contains__(self, alias)
+    def atomic_requests(self) -> list[str]:
+        """The databases whose ATOMIC_REQUESTS applies to the view."""
+        exempt = [*self]
+        settings = connections.settings.items()
+        return [each for each, entry in settings if entry["ATOMIC_REQUESTS"] and each not in exempt]
 
 
-def atomic_requests(exempt: Callable[[str], bool]) -> list[str]:
-    """The databases whose ATOMIC_REQUESTS applies to a view that is exempt for some."""
-    settings = connections.settings.items()
-    return [alias for alias, entry in settings if entry["ATOMIC_REQUESTS"] and not exempt(alias)]
-
-
-def around(view: Any, run: Run, marked: Any = None) -> Any:
+def around(view: Any, run: Callable[..., Coroutine[Any, Any, Any]], marked: Any = None) -> Any:
     """A view that awaits ``run(exempt, args, kwargs)``, which never suspends in a thread.
 
     ``exempt``: None in an event loop, where Django refuses ATOMIC_REQUESTS; in a thread what
@@ -75,7 +69,7 @@ def around(view: Any, run: Run, marked: Any = None) -> Any:
     def in_thread(*args: Any, **kwargs: Any) -> Any:
         if not of_async_class(view, args):
             return result_of(run(exempt, args, kwargs))
-        if atomic_requests(exempt.by_user):  # as Django says of a view that it can see is async
+        if exempt.atomic_requests():  # as Django says of a view that it can see is async
             raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")
         return run(None, args, kwargs)
 
