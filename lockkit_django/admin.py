@@ -35,14 +35,10 @@ class OrderRecordAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # generic i
     def ends(self, record: OrderRecord) -> datetime | None:
         return _time(record.expires)
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
+    def _never(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
+    has_add_permission = has_change_permission = has_delete_permission = _never
 
 
 def _time(microseconds: int) -> datetime | None:
