@@ -3,7 +3,7 @@
 ``lock_view`` of an adapter is a ``ViewLock``, which is called with the view. For each request
 
 1. ``names_for(request, …)``: the names, or a FieldError;
-2. ``acquire(client, names, settings, label)`` or ``acquire_async``: a lease, or an error;
+2. ``await acquire(client, names, settings, label)``: a lease, or an error;
 3. ``refusal_of(error, settings.busy_status)``: the status, headers and text of the answer to
    either error, if there is no ``on_busy``;
 4. ``give_back(lease)`` when the work is committed or undone.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar
 
 from lockkit.leases.decorating import refuse_bare
-from lockkit.leases.lease import result_of, value
+from lockkit.leases.lease import value
 from lockkit.model.checks import (
     check_count,
     check_kind,
@@ -41,8 +41,8 @@ from lockkit.web.name_fields import FieldError, RequestView, lock_name
 from lockkit.web.waiting_room import WaitingRoom
 
 if TYPE_CHECKING:
-    from lockkit.leases.aio_client import AsyncLease, AsyncLockClient
-    from lockkit.leases.client import Lease, LockClient
+    from lockkit.leases.aio_client import AsyncLease
+    from lockkit.leases.client import Lease
     from lockkit.leases.multi import AsyncMultiLease, MultiLease
 
     AnyLease = Lease | MultiLease
@@ -148,23 +148,13 @@ class ViewLock(Generic[OnBusy]):
             for name in self._names
         ]
 
-    def acquire(
-        self, client: LockClient, names: Sequence[str], settings: ViewSettings, label: str
-    ) -> AnyLease:
-        """The lease. Raises AcquireTimeout, TooManyWaiters (at once) or a BackendError."""
-        lease: AnyLease = result_of(self._acquire(client, names, settings, label))
-        return lease
-
-    async def acquire_async(
-        self, client: AsyncLockClient, names: Sequence[str], settings: ViewSettings, label: str
-    ) -> AnyAsyncLease:
-        """The same, awaited."""
-        lease: AnyAsyncLease = await self._acquire(client, names, settings, label)
-        return lease
-
-    async def _acquire(
+    async def acquire(
         self, client: Any, names: Sequence[str], settings: ViewSettings, label: str
     ) -> Any:
+        """The lease, an async one of an async client; with a blocking client it never suspends.
+
+        Raises AcquireTimeout, TooManyWaiters (at once) or a BackendError.
+        """
         timeout = settings.timeout if self.timeout is UNSET else self.timeout
         lock = self._lock(client, names, timeout, label)
         if timeout == 0:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar, cast
 
 from asgiref.sync import sync_to_async
 
-from lockkit.leases.lease import give_back, value
+from lockkit.leases.lease import give_back, result_of, value
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
 from lockkit.orders.visit import options_in
 from lockkit.runtime.aio_run import to_its_end
@@ -93,9 +93,8 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
         call = _Call(view, exempt, args, kwargs)
         with request_blocks_suspended(call.http) if call.in_thread else nullcontext():
             try:
-                lease: AnyLease | AnyAsyncLease
                 if call.in_thread:
-                    lease = self._take(call, self._names_of(call))
+                    lease = await self._take(call, locks, self._names_of(call))
                 else:
                     lease = await self._take_in_loop(call)
             except LockError as error:
@@ -106,7 +105,7 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
                 return await self._run_in_order(call, lease)
             return await self._run_under(call, lease)
 
-    async def _take_in_loop(self, call: _Call) -> AnyLease | AnyAsyncLease:
+    async def _take_in_loop(self, call: _Call) -> Any:
         """The loop's own lease, unless it must outlive the loop: in an order under WSGI, the COMMIT
         comes after the loop."""
         if not self.needs_user:
@@ -116,15 +115,11 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
                 call.http.user = await call.http.auser()
             names = await call.do(self._names_of, call)
         if call.pending is not None and not call.pending.is_async:
-            return await to_its_end(call.do(self._take, call, names))
-        client = alocks[self.alias]
-        lease = await self.acquire_async(client, names, view_settings(), call.label)
-        if call.pending is not None:
-            call.pending.adopt(lease)
-        return lease
+            return await to_its_end(call.do(lambda: result_of(self._take(call, locks, names))))
+        return await self._take(call, alocks, names)
 
-    def _take(self, call: _Call, names: Sequence[str]) -> AnyLease:
-        lease = self.acquire(locks[self.alias], names, view_settings(), call.label)
+    async def _take(self, call: _Call, clients: Any, names: Sequence[str]) -> Any:
+        lease = await self.acquire(clients[self.alias], names, view_settings(), call.label)
         if call.pending is not None:
             call.pending.adopt(lease)  # the middleware gives it back, after the order's COMMIT
         return lease

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Never, NoReturn, TypeVar, cast
 from flask import current_app, request
 
 from lockkit.leases.decorating import is_written_above
+from lockkit.leases.lease import result_of
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
 from lockkit.web.refusal import refusal_of, request_label
 from lockkit.web.route_checks import wrappers
@@ -81,7 +82,8 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
             view_of_request = RequestView(this, locks.config.user_pk)
             names = self.names_for(view_of_request, **(this.view_args or {}))
             label = request_label(this.method, this.path)
-            lease = self.acquire(locks[self.alias], names, locks.config.views, label)
+            acquiring = self.acquire(locks[self.alias], names, locks.config.views, label)
+            lease: AnyLease = result_of(acquiring)
         except AcquireTimeout:
             raise
         except LockError as error:

@@ -11,6 +11,7 @@ import pytest
 
 import lockkit
 from lockkit.aio import connect as connect_async
+from lockkit.leases.lease import result_of
 from lockkit.model.errors import ConfigurationError, LockHeld, TooManyWaiters
 from lockkit.model.types import Owner
 from lockkit.web.name_fields import AnonymousUser, FieldError
@@ -60,14 +61,15 @@ def test_a_full_waiting_room_refuses_what_is_busy_at_once(client: lockkit.LockCl
     view_lock = ViewLock("a")
     holder = client.lock("a").acquire()
     waiter = threading.Thread(
-        target=lambda: view_lock.acquire(client, "a", settings, "first").release()
+        target=lambda: result_of(view_lock.acquire(client, "a", settings, "first")).release()
     )
     waiter.start()
     _until_somebody_waits(client)
     with pytest.raises(TooManyWaiters) as caught:
-        view_lock.acquire(client, "a", settings, "second")
+        result_of(view_lock.acquire(client, "a", settings, "second"))
     assert caught.value.holder is not None
-    view_lock.acquire(client, "free", settings, "third").release()  # nobody need wait for this one
+    free = view_lock.acquire(client, "free", settings, "third")
+    result_of(free).release()  # nobody need wait for this one
     holder.release()
     waiter.join()
     assert_all_have_left()
@@ -89,11 +91,11 @@ async def test_the_same_for_coroutines() -> None:
     settings = ViewSettings(timeout=None, max_waiters=1)
     view_lock = ViewLock("a")
     holder = await client.lock("a").acquire()
-    waiter = asyncio.create_task(view_lock.acquire_async(client, "a", settings, "first"))
+    waiter = asyncio.create_task(view_lock.acquire(client, "a", settings, "first"))
     while (info := await client.inspect("a")) is None or info.waiters == 0:  # noqa: ASYNC110
         await asyncio.sleep(0)
     with pytest.raises(TooManyWaiters):
-        await view_lock.acquire_async(client, "a", settings, "second")
+        await view_lock.acquire(client, "a", settings, "second")
     await holder.release()
     await (await waiter).release()
     await client.close()
@@ -102,7 +104,7 @@ async def test_the_same_for_coroutines() -> None:
 
 def test_who_does_not_wait_needs_no_place(client: lockkit.LockClient) -> None:
     with client.lock("a"), pytest.raises(LockHeld) as caught:
-        ViewLock("a", timeout=0).acquire(client, "a", ViewSettings(max_waiters=0), "")
+        result_of(ViewLock("a", timeout=0).acquire(client, "a", ViewSettings(max_waiters=0), ""))
     assert not isinstance(caught.value, TooManyWaiters)
 
 
