@@ -1,4 +1,4 @@
-"""What differs between databases: the statements. They are read from one .sql file for each."""
+"""The statements for the table, read from .sql files: one for all databases, and one for each."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ class Dialect:
 
 @functools.cache
 def load_dialect(name: str) -> Dialect:
-    """The dialect in ``<name>.sql``, which must name exactly the statements of Dialect."""
-    text = resources.files(__package__).joinpath(f"{name}.sql").read_text("utf-8")
-    statements = {match[1]: match[2].strip() for match in _STATEMENT.finditer(text)}
+    """The dialect in ``<name>.sql``, and in ``table.sql`` what that does not say otherwise."""
+    files = resources.files(__package__)
+    texts = [files.joinpath(f"{file}.sql").read_text("utf-8") for file in ("table", name)]
+    statements = {m[1]: m[2].strip() for text in texts for m in _STATEMENT.finditer(text)}
     clock = statements["clock"].removeprefix("SELECT ")
     for key, statement in statements.items():
         statements[key] = statement.replace("{clock}", clock).replace("{most}", MOST)

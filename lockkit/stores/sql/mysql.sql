@@ -1,6 +1,6 @@
--- lockkit on MySQL and MariaDB: one row per name. Named statements, read by dialect.py.
--- The columns are explained in sqlite.sql. Django makes the table by migration (lockkit_django);
--- without Django, lockkit.stores.sql.create_table(engine) makes it.
+-- lockkit on MySQL and MariaDB: one row per name, and what differs from table.sql.
+-- Django makes the table by migration (lockkit_django); without Django,
+-- lockkit.stores.sql.create_table(engine) makes it.
 --
 -- The clock is UTC's: what is made of the session's time zone stands still or goes back for an
 -- hour in autumn. It has six places; NOW() without a number has none.
@@ -26,10 +26,6 @@ CREATE TABLE IF NOT EXISTS lockkit_lock (
 -- name: clock
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
--- name: read
-SELECT {clock}, found.version, found.fence, found.state
-FROM (SELECT 1) AS one LEFT JOIN lockkit_lock AS found ON found.id = :id
-
 -- name: take
 UPDATE lockkit_lock SET fence = LAST_INSERT_ID({clock}), version = version + 1, state = :state,
     updated = fence
@@ -41,30 +37,14 @@ UPDATE lockkit_lock SET version = version + 1, state = '', updated = {clock}
 WHERE id = :id AND state = CAST(:state AS BINARY) AND version BETWEEN 0 AND {most}
     AND fence BETWEEN {clock} - :ttl + 1 AND {most}
 
--- name: read_many
-SELECT {clock}, id, version, fence, state
-FROM lockkit_lock WHERE id IN (:ids)
-
 -- name: insert
 INSERT INTO lockkit_lock (id, prefix, name, version, fence, state, updated)
 VALUES (:id, :prefix, :name, :now, :fence, :state, :now)
-
--- name: update
-UPDATE lockkit_lock SET version = version + 1, fence = :fence, state = :state, updated = :now
-WHERE id = :id AND version = :version
 
 -- name: page
 SELECT {clock}, id, version, name, fence, prefix,
     CASE WHEN CAST(prefix AS BINARY) = CAST(:prefix AS BINARY) THEN state ELSE SUBSTR(state, 1, 1) END
 FROM lockkit_lock WHERE id > :after ORDER BY id LIMIT :most
-
--- name: stale
-SELECT id, version, fence, state
-FROM (SELECT * FROM lockkit_lock WHERE id >= :from ORDER BY id LIMIT :most) AS looked_at
-WHERE updated < :before
-
--- name: delete
-DELETE FROM lockkit_lock WHERE id = :id AND version = :version
 
 -- name: put
 REPLACE INTO lockkit_lock (id, prefix, name, version, fence, state, updated)

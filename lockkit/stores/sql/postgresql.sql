@@ -1,6 +1,6 @@
--- lockkit on PostgreSQL: one row per name. Named statements, read by dialect.py.
--- The columns are explained in sqlite.sql. Django makes the table by migration (lockkit_django);
--- without Django, lockkit.stores.sql.create_table(engine) makes it.
+-- lockkit on PostgreSQL: one row per name, and what differs from table.sql.
+-- Django makes the table by migration (lockkit_django); without Django,
+-- lockkit.stores.sql.create_table(engine) makes it.
 --
 -- The clock is clock_timestamp(), never now(): that one stands still within a transaction.
 -- A statement whose clock is in FROM reads it once, so that all that it writes is of one moment.
@@ -19,10 +19,6 @@ CREATE TABLE IF NOT EXISTS lockkit_lock (
 
 -- name: clock
 SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)
-
--- name: read
-SELECT {clock}, lock.version, lock.fence, lock.state
-FROM (SELECT 1) AS one LEFT JOIN lockkit_lock AS lock ON lock.id = :id
 
 -- name: take
 WITH taken AS (
@@ -46,42 +42,6 @@ WITH freed AS (
 )
 SELECT {clock}, lock.version, lock.fence, lock.state, (SELECT fence FROM freed)
 FROM (SELECT 1) AS one LEFT JOIN lockkit_lock AS lock ON lock.id = :id
-
--- name: read_many
-SELECT {clock}, id, version, fence, state
-FROM lockkit_lock WHERE id IN (:ids)
-
--- name: insert
-INSERT INTO lockkit_lock (id, prefix, name, version, fence, state, updated)
-VALUES (:id, :prefix, :name, :now, :fence, :state, :now) ON CONFLICT (id) DO NOTHING
-
--- name: update
-UPDATE lockkit_lock SET version = version + 1, fence = :fence, state = :state, updated = :now
-WHERE id = :id AND version = :version
-
--- name: page
-SELECT {clock}, id, version, name, fence, prefix,
-    CASE WHEN prefix = :prefix THEN state ELSE SUBSTR(state, 1, 1) END
-FROM lockkit_lock WHERE id > :after ORDER BY id LIMIT :most
-
--- name: stale
-SELECT id, version, fence, state
-FROM (SELECT * FROM lockkit_lock WHERE id >= :from ORDER BY id LIMIT :most) AS looked_at
-WHERE updated < :before
-
--- name: delete
-DELETE FROM lockkit_lock WHERE id = :id AND version = :version
-
--- name: put
-INSERT INTO lockkit_lock (id, prefix, name, version, fence, state, updated)
-VALUES (:id, :prefix, :name, :now, :fence, :state, :now) ON CONFLICT (id) DO UPDATE
-SET name = excluded.name, version = excluded.version, fence = excluded.fence,
-    state = excluded.state, updated = excluded.updated
-
--- name: prefixes
-SELECT prefix, MAX(CAST(used AS int))
-FROM (SELECT prefix, state <> '' AS used FROM lockkit_lock ORDER BY id LIMIT :most) AS looked_at
-WHERE prefix <> :prefix AND SUBSTR(prefix, 1, 1) <> '{' GROUP BY prefix ORDER BY 2 DESC LIMIT 100
 
 -- name: tell
 WITH changed AS (

@@ -1,4 +1,4 @@
--- lockkit on SQLite: one row per name, in a file of its own. Named statements, read by dialect.py.
+-- lockkit on SQLite: one row per name, in a file of its own, and what differs from table.sql.
 --
 -- id       SHA-256 (hex) of the key prefix and the name: what is compared, so collations do not matter
 -- prefix   of the keys, for listing
@@ -25,10 +25,6 @@ CREATE TABLE IF NOT EXISTS lockkit_lock (
 -- name: clock
 SELECT :clock
 
--- name: read
-SELECT {clock}, lock.version, lock.fence, lock.state
-FROM (SELECT 1) LEFT JOIN lockkit_lock AS lock ON lock.id = :id
-
 -- name: take
 UPDATE lockkit_lock SET version = version + 1, fence = :clock, state = :state, updated = :clock
 WHERE id = :id AND state = '' AND version BETWEEN 0 AND {most}
@@ -40,39 +36,3 @@ UPDATE lockkit_lock SET version = version + 1, state = '', updated = :clock
 WHERE id = :id AND state = :state AND version BETWEEN 0 AND {most}
     AND fence BETWEEN :clock - :ttl + 1 AND {most}
     AND TYPEOF(version) = 'integer' AND TYPEOF(fence) = 'integer'
-
--- name: read_many
-SELECT {clock}, id, version, fence, state
-FROM lockkit_lock WHERE id IN (:ids)
-
--- name: insert
-INSERT OR IGNORE INTO lockkit_lock (id, prefix, name, version, fence, state, updated)
-VALUES (:id, :prefix, :name, :now, :fence, :state, :now)
-
--- name: update
-UPDATE lockkit_lock SET version = version + 1, fence = :fence, state = :state, updated = :now
-WHERE id = :id AND version = :version
-
--- name: page
-SELECT {clock}, id, version, name, fence, prefix,
-    CASE WHEN prefix = :prefix THEN state ELSE SUBSTR(state, 1, 1) END
-FROM lockkit_lock WHERE id > :after ORDER BY id LIMIT :most
-
--- name: stale
-SELECT id, version, fence, state
-FROM (SELECT * FROM lockkit_lock WHERE id >= :from ORDER BY id LIMIT :most)
-WHERE updated < :before
-
--- name: delete
-DELETE FROM lockkit_lock WHERE id = :id AND version = :version
-
--- name: put
-INSERT INTO lockkit_lock (id, prefix, name, version, fence, state, updated)
-VALUES (:id, :prefix, :name, :now, :fence, :state, :now) ON CONFLICT (id) DO UPDATE
-SET name = excluded.name, version = excluded.version, fence = excluded.fence,
-    state = excluded.state, updated = excluded.updated
-
--- name: prefixes
-SELECT prefix, MAX(used)
-FROM (SELECT prefix, state <> '' AS used FROM lockkit_lock ORDER BY id LIMIT :most) AS looked_at
-WHERE prefix <> :prefix AND SUBSTR(prefix, 1, 1) <> '{' GROUP BY prefix ORDER BY 2 DESC LIMIT 100
