@@ -23,7 +23,7 @@ from lockkit.stores.sessions import pymysql_connection
 from lockkit.stores.sql import create_table, engines
 from lockkit.stores.sql.connector import Connection
 from lockkit.stores.sql.dialect import load_dialect
-from lockkit.stores.sql.mysql import MySQL
+from lockkit.stores.sql.vendors import MySQL
 from lockkit.testing.conformance.base import eventually
 from lockkit.testing.servers import MariaDBServer
 

@@ -6,11 +6,13 @@ import functools
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lockkit.stores.sql.connector import Connection, Parameters, Result
 from lockkit.stores.sql.dialect import load_dialect
-from lockkit.stores.sql.vendor import Vendor
+
+if TYPE_CHECKING:
+    from lockkit.stores.sql.vendors import Vendor
 
 PARAMETER = re.compile(r":([a-z]\w*)")
 

@@ -1,16 +1,143 @@
-"""The servers that lockkit can lock in."""
+"""The servers that lockkit can lock in, and their differences, for every driver."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-from lockkit.model.errors import BackendUnavailable, ConfigurationError, StoreRefused
-from lockkit.stores.servers import first_line
+from lockkit.model.errors import (
+    UNNAMED,
+    BackendUnavailable,
+    ConfigurationError,
+    LockError,
+    OutcomeUnknown,
+    StoreRefused,
+)
+from lockkit.stores.servers import (
+    MYSQL_LOST,
+    MYSQL_REFUSED,
+    cannot_connect,
+    first_line,
+    postgresql_refuses,
+)
+from lockkit.stores.sql.connector import Missed, Stale
 from lockkit.stores.sql.driver import DriverConnection
-from lockkit.stores.sql.mysql import MySQL
-from lockkit.stores.sql.postgresql import PostgreSQL
-from lockkit.stores.sql.vendor import Vendor
+
+DRIVERS: Final = ("psycopg", "psycopg2", "pymysql", "MySQLdb")
+"""Modules. Others tell errors, and have sockets, in ways of their own."""
+
+CANCELLED = "57014"
+
+LOST_CLASSES = ("08", "57")
+"""Connection exceptions, and a server that shuts down or has lost a process."""
+
+PREPARE = "SET SESSION innodb_lock_wait_timeout = 1"
+"""Seconds, after which a step is retried. With 50, the default, it would count as hanging."""
+
+
+class Vendor(ABC):
+    """What a server's errors mean, and what a new connection to it needs."""
+
+    name: ClassVar[str]
+    """Its name in SQLAlchemy and Django, and that of the file with its statements."""
+
+    missed: ClassVar[frozenset[str]]
+    """Codes of what was not applied because of somebody else: to be tried again."""
+
+    missing_table: ClassVar[str]
+
+    unwritable: ClassVar[frozenset[str]] = frozenset()
+    """Codes for a text that the database's encoding cannot write."""
+
+    @abstractmethod
+    def code(self, error: BaseException) -> str | None:
+        """The server's code; None if it has said nothing."""
+
+    @abstractmethod
+    def is_lost(self, code: str) -> bool:
+        """Whether the connection is over."""
+
+    @abstractmethod
+    def is_refusal(self, error: BaseException) -> bool:
+        """Whether it does not pass by itself: a password, a permission, a missing database."""
+
+    def prepare(self, connection: DriverConnection) -> None:
+        """Called once for each new connection. Raises like ``Connection.execute``."""
+        return
+
+    def failure(self, error: BaseException, statement: str, remedy: str) -> Missed | LockError:
+        """The typed error for a driver's. ``remedy`` says how to make the table."""
+        code = self.code(error)
+        if code in self.missed:
+            return Missed()
+        if code == self.missing_table:
+            return ConfigurationError(f"the lock database has no table lockkit_lock: {remedy}")
+        if code in self.unwritable or isinstance(error, UnicodeEncodeError):
+            return ConfigurationError(
+                f"the lock database cannot write {UNNAMED} in its encoding: {first_line(error)}"
+            )
+        if code is None or self.is_lost(code):
+            if statement.startswith("SELECT"):
+                return Stale()
+            return OutcomeUnknown(f"the connection to the lock database broke: {first_line(error)}")
+        kind = StoreRefused if self.is_refusal(error) else BackendUnavailable
+        return kind(f"the lock database refused a statement: {first_line(error)}")
+
+    def no_connection(self, error: BaseException) -> BackendUnavailable:
+        refused = self.is_refusal(error)
+        return cannot_connect("lock database", first_line(error), is_refusal=refused)
+
+
+class PostgreSQL(Vendor):
+    name = "postgresql"
+    missed = frozenset({"23505", "25P02", "40001", "40P01", "55P03"})
+    """unique violation, failed transaction, serialization failure, deadlock, lock not available"""
+
+    missing_table = "42P01"
+    unwritable = frozenset({"22021", "22P05"})
+
+    def code(self, error: BaseException) -> str | None:
+        """As psycopg and psycopg2 have it."""
+        state: str | None = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+        return state
+
+    def is_lost(self, code: str) -> bool:
+        return code[:2] in LOST_CLASSES and code != CANCELLED
+
+    def is_refusal(self, error: BaseException) -> bool:
+        return postgresql_refuses(self.code(error) or "", error)
+
+
+class MySQL(Vendor):
+    """Both: what lockkit needs of them is the same."""
+
+    name = "mysql"
+    missed = frozenset({"1020", "1062", "1205", "1213", "3101"})
+    """The row has changed, duplicate key, lock wait time-out, deadlock, conflict in a cluster"""
+
+    missing_table = "1146"
+
+    def code(self, error: BaseException) -> str | None:
+        """As PyMySQL and mysqlclient have it."""
+        found = error.args[0] if error.args else None
+        return str(found) if isinstance(found, int) else None
+
+    def is_lost(self, code: str) -> bool:
+        return int(code) in MYSQL_LOST
+
+    def is_refusal(self, error: BaseException) -> bool:
+        return int(self.code(error) or -1) in MYSQL_REFUSED
+
+    def prepare(self, connection: DriverConnection) -> None:
+        connection.execute(PREPARE, {})
+        charset = connection.driver.character_set_name()  # of PyMySQL and mysqlclient
+        if charset != "utf8mb4":
+            raise ConfigurationError(
+                f"the connection to the lock database has the character set {charset}, in which "
+                "not every name can be written: make its engine with ?charset=utf8mb4"
+            )
+
 
 VENDORS: Final[dict[str, Vendor]] = {
     "postgresql": PostgreSQL(),
@@ -18,9 +145,6 @@ VENDORS: Final[dict[str, Vendor]] = {
     "mariadb": MySQL(),
 }
 """By the names that SQLAlchemy and Django have for them."""
-
-DRIVERS: Final = ("psycopg", "psycopg2", "pymysql", "MySQLdb")
-"""Modules. Others tell errors, and have sockets, in ways of their own."""
 
 
 def vendor_of(name: str, driver: Any) -> Vendor:
