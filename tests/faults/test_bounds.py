@@ -28,7 +28,8 @@ from lockkit.stores.contract import Shared
 from lockkit.stores.redis import protocol
 from lockkit.stores.redis.layout import bucket_of
 from lockkit.stores.registry import load_store
-from lockkit.stores.sql import listing, pruning
+from lockkit.stores.sql import listing
+from lockkit.stores.sql import rows as table_rows
 from lockkit.testing.servers import RedisServer
 
 FEW, SOME, MANY = 20, 200, 1000
@@ -337,7 +338,7 @@ def test_short_lived_processes_prune_as_well(tmp_path: Path) -> None:
         for number in range(50):
             client.lock(f"old:{number}").acquire().release()
     with contextlib.closing(sqlite3.connect(path)) as table:
-        table.execute("UPDATE lockkit_lock SET updated = updated - ?", (2 * pruning.DAY,))
+        table.execute("UPDATE lockkit_lock SET updated = updated - ?", (2 * table_rows.DAY,))
         table.commit()
     for number in range(300):
         with lockkit.connect(f"sqlite:///{path}") as client:

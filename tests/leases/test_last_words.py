@@ -25,8 +25,8 @@ from lockkit.model.types import Kind, LockInfo, LockState, Mode, Owner, Request,
 from lockkit.operate.inspect import Process, process_of, remark, safe_to_break, stuck
 from lockkit.runtime import process
 from lockkit.stores.redis.layout import bucket_of
-from lockkit.stores.sql.connector import Connection, Parameters
-from lockkit.stores.sql.store import SQLStore
+from lockkit.stores.sql.connector import Parameters, Result
+from lockkit.stores.sql.sqlite import SQLiteConnection
 
 SHARED = {"semaphore": lambda c, n: c.semaphore(n, 2), "mutex": lambda c, n: c.lock(n)}
 
@@ -175,13 +175,14 @@ def test_many_who_lost_a_name_at_once_are_one_write(
     held = [hold(client, "x", **claim) for _ in range(50)]
     client.perform(client.store.extend([one._replace(ttl=0.05, number=1) for one in held]))
     until(lambda: states(client, "x") == [LockState.ABANDONED] * 50)
-    put, writes = SQLStore._put, []
+    execute, writes = SQLiteConnection.execute, []
 
-    def counted(store: SQLStore, values: Parameters, connection: Connection) -> None:
-        writes.append(values)
-        put(store, values, connection)
+    def counted(connection: SQLiteConnection, statement: str, values: Parameters) -> Result:
+        if statement == connection.dialect.put:
+            writes.append(values)
+        return execute(connection, statement, values)
 
-    monkeypatch.setattr(SQLStore, "_put", counted)
+    monkeypatch.setattr(SQLiteConnection, "execute", counted)
     hold(client, "x", **claim)
     assert states(client, "x") == [LockState.HELD]
     assert len(writes) == len(list(client.last_words("x"))) == 1

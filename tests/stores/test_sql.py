@@ -25,7 +25,8 @@ from lockkit.model.clock import now
 from lockkit.model.settings import settings_from_url
 from lockkit.model.types import Busy, Grant, Mode, Request, alive_for
 from lockkit.stores.registry import load_store
-from lockkit.stores.sql import codec, connector, create_table, guard, listing, pruning
+from lockkit.stores.sql import codec, connector, create_table, guard, listing
+from lockkit.stores.sql import rows as table_rows
 from lockkit.stores.sql import store as sql_store
 from lockkit.stores.sql.beside import path_beside
 from lockkit.stores.sql.connector import Connection
@@ -375,7 +376,7 @@ def test_free_rows_are_pruned_after_a_day_and_fences_still_grow(
     connect: Connect, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sql_store, "PRUNE_EVERY", 1)
-    monkeypatch.setattr(pruning.secrets, "token_hex", lambda _: "")
+    monkeypatch.setattr(table_rows.secrets, "token_hex", lambda _: "")
     client = connect()
     with client.lock("old").acquire() as first:
         pass
@@ -392,7 +393,7 @@ def test_a_row_of_another_release_does_not_fail_the_locks_of_other_names(
     connect: Connect, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sql_store, "PRUNE_EVERY", 1)
-    monkeypatch.setattr(pruning.secrets, "token_hex", lambda _: "")
+    monkeypatch.setattr(table_rows.secrets, "token_hex", lambda _: "")
     client = connect()
     for name in ("old", "of another release", "older"):
         client.lock(name).acquire().release()

@@ -15,7 +15,8 @@ from lock_tables import engine_for, make_table
 import lockkit
 from lockkit.model.errors import BackendUnavailable, StoreRefused
 from lockkit.model.types import LockState
-from lockkit.stores.sql import engines, pruning
+from lockkit.stores.sql import engines
+from lockkit.stores.sql import rows as table_rows
 from lockkit.stores.sql import store as sql_store
 from lockkit.testing.conformance.base import queued
 from lockkit.testing.servers import MariaDBServer
@@ -55,7 +56,7 @@ def test_free_rows_are_pruned_after_a_day_and_fences_still_grow(
     client: lockkit.LockClient, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sql_store, "PRUNE_EVERY", 1)
-    monkeypatch.setattr(pruning.secrets, "token_hex", lambda _: "")
+    monkeypatch.setattr(table_rows.secrets, "token_hex", lambda _: "")
     with client.lock("old").acquire() as first:
         pass
     with client.lock("kept", ttl=7 * 24 * 3600).acquire() as kept:

@@ -32,8 +32,8 @@ class Dialect:
     delete: str
     put: str
     prefixes: str
-    take: str = ""  #: takes a free name; the moment of the clock is its fence
-    free: str = ""  #: frees it if nothing has changed since, and the lease has not expired
+    take: str  #: takes a free name; the moment of the clock is its fence
+    free: str  #: frees it if nothing has changed since, and the lease has not expired
     tell: str = ""  #: like ``update``, and tells waiters on their channels, if it can
     hear: str = ""  #: has messages come over this connection
     prove: str = ""  #: sends one that only its sender hears

@@ -10,7 +10,7 @@ from lockkit.model.types import Busy, Gone, Grant, Release, Request, alive_for
 from lockkit.stores.contract import Pushed
 from lockkit.stores.sql.codec import token_digest
 from lockkit.stores.sql.inbox import Inbox
-from lockkit.stores.sql.polling import pause
+from lockkit.stores.sql.rules import pause
 from lockkit.stores.sql.store import SQLStore
 
 ROUNDING: Final = 1e-5

@@ -1,24 +1,42 @@
-"""A row of the table as it was read: any column may contain anything."""
+"""One row of the table, of which any column may contain anything: how it is read, taken and freed
+by one statement, repaired, and deleted when it is old."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from lockkit.engine.last_words import infos_of
-from lockkit.engine.state import State
+from lockkit.engine.state import SECOND, State
 from lockkit.model.errors import DamagedRecord, LayoutMismatch
 from lockkit.model.names import repair_command
-from lockkit.model.types import LockInfo, LockState
-from lockkit.stores.sql.codec import FREE, damaged_record, decode, is_whole, row_id
-from lockkit.stores.sql.connector import Connection, Missed
+from lockkit.model.types import Grant, LockInfo, LockState, Release, Request
+from lockkit.stores.sql.codec import FREE, damaged_record, decode, is_whole, row_id, taken
+from lockkit.stores.sql.connector import Connection, Missed, Parameters
 from lockkit.stores.sql.words import is_words
+
+T = TypeVar("T")
 
 Row = Sequence[Any]
 """The database's clock, version, fence and state; all but the clock are None if there is no row."""
 
+Tried = tuple[T | None, Row | None]
+"""The answer; or None, and the row if the statement has returned it."""
+
+First = Callable[[Connection, str], Tried[T]]
+"""A step of one statement, for a state that it knows without a look at the row with this id."""
+
 UNREADABLE = "its row cannot be read, so it may be held: "
 MISNAMED = "its row says another name than its id: delete the row with the id {!r}"
+
+DAY = 24 * 3600 * SECOND
+PRUNE_EVERY = 32
+PRUNE_WINDOW = 128
+"""For one in so many new names, chosen by a hash, its process looks at so many rows at a random
+place, and deletes those of free names that were not used for a day. So processes that use one name
+each prune as well. Four rows for each new one keep the table small, without an index on what
+changes and without a moment at which the whole table is read."""
 
 
 def state_of(row: Row) -> State:
@@ -61,6 +79,32 @@ def infos_of_row(prefix: str, key: object, name: object, row: Row) -> Iterator[L
     return iter([LockInfo(shown, LockState.DAMAGED, damage=MISNAMED.format(key))])
 
 
+def take(request: Request, connection: Connection, row: str) -> Tried[Grant]:
+    """Take the name if it is free."""
+    values: Parameters = {"id": row, "state": taken(request)}
+    fence, found = _tried(connection, connection.dialect.take, values)
+    return None if fence is None else Grant(request.token, fence, request.ttl), found
+
+
+def free(request: Request, connection: Connection, row: str) -> Tried[Release]:
+    """Free the name if nothing has changed since the grant, and the lease has not expired.
+
+    Only this need not be durable: if a crash undoes it, the lease expires."""
+    ttl = round(request.ttl * SECOND)
+    values: Parameters = {"id": row, "state": taken(request), "ttl": ttl}
+    fence, found = _tried(connection, connection.dialect.free, values)
+    return None if fence is None else Release.RELEASED, found
+
+
+def _tried(connection: Connection, statement: str, values: Parameters) -> Tried[int]:
+    """The fence, if the statement has found the state that it is for."""
+    result = connection.execute(statement, values)
+    if result.rows:
+        (*found, fence) = result.rows[0]
+        return fence, found
+    return result.last if result.changed else None, None
+
+
 def repaired(connection: Connection, key: str) -> bool:
     """Free the row if it cannot be read. A fence that can be read stays, and goes on growing."""
     dialect = connection.dialect
@@ -78,3 +122,13 @@ def repaired(connection: Connection, key: str) -> bool:
             raise Missed from None
         return True
     return False
+
+
+def prune_some(connection: Connection) -> None:
+    """Delete some free rows that are older than a day. The clock keeps fences growing."""
+    dialect = connection.dialect
+    now = connection.execute(dialect.clock, {}).rows[0][0]
+    values = {"from": secrets.token_hex(32), "most": PRUNE_WINDOW, "before": now - DAY}
+    for row, version, fence, text in connection.execute(dialect.stale, values).rows:
+        if is_free((now, version, fence, text)):
+            connection.execute(dialect.delete, {"id": row, "version": version})

@@ -1,7 +1,8 @@
-"""The grant rule as the SQL stores apply it."""
+"""The grant rule as the SQL stores apply it, and how often a waiter asks for it."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 
 from lockkit.engine import grant
@@ -9,6 +10,11 @@ from lockkit.engine.state import Waiter
 from lockkit.model.types import Busy, Gone, Grant, Owner, Renewal, Request
 from lockkit.runtime import process
 from lockkit.stores.sql.codec import token_digest
+
+POLL_LEAST = 0.0005
+POLL_STEP = 0.005
+POLL_LONG = 0.05
+POLL_MOST = 0.1  # well below half of alive_for's least
 
 
 def stored(request: Request) -> Request:
@@ -47,3 +53,13 @@ def messages(handoffs: Sequence[Grant], waiters: Mapping[str, Waiter], now: int)
         for g in handoffs
         if (w := waiters.get(g.token)) is not None
     }
+
+
+def pause(seconds: float, busy: Busy) -> float:
+    """How long a waiter of a store without messages sleeps: the head of the queue shortest.
+
+    A twentieth of the time for which the holder has held it: so the wait is at most that much
+    longer than it had to be, and a long one costs few requests.
+    """
+    step = POLL_STEP if busy.age is None else min(max(busy.age / 20, POLL_LEAST), POLL_LONG)
+    return min(seconds, min(step * (1 + busy.ahead), POLL_MOST) * random.uniform(0.5, 1.0))

@@ -68,7 +68,8 @@ def table_over(kind: type[SQLStore], connector: Connector, settings: AliasSettin
 
 
 def path_of_url(settings: AliasSettings) -> Path:
-    """The path in ``sqlite:///path``. Raises ConfigurationError."""
+    """The path in ``sqlite:///path``, which no later change of the working directory moves. Raises
+    ConfigurationError."""
     where = f"LOCATION of the lock alias {settings.alias!r}"
     _, _, rest = settings.location.partition("://")
     host, slash, path = rest.partition("/")
@@ -77,11 +78,6 @@ def path_of_url(settings: AliasSettings) -> Path:
             f"{where} must be 'sqlite:///relative/path' or 'sqlite:////absolute/path', "
             "without a host or a query"
         )
-    return checked_path(path, where)
-
-
-def checked_path(path: str, where: str) -> Path:
-    """The path of a file, which no later change of the working directory moves."""
     if not path or ":memory:" in path or "\0" in path or path.endswith("/"):
         raise ConfigurationError(
             f"{where} names no file; use 'memory://' for locks within one process"
@@ -215,7 +211,10 @@ class SQLiteConnection(Connection):
         if mark == (APPLICATION_ID, LAYOUT):
             return
         if mark[0] == APPLICATION_ID:
-            raise _other_layout(self._path, mark[1])
+            raise LayoutMismatch(
+                f"{self._path} has layout {mark[1]} and this lockkit has {LAYOUT}: run one release "
+                "of lockkit in all processes, or delete the file while nothing uses it"
+            )
         self.execute("BEGIN IMMEDIATE", {})
         self._initialize()
         self.execute("COMMIT", {})
@@ -248,13 +247,6 @@ class SQLiteConnection(Connection):
 
 _text = functools.partial(str, encoding="utf-8", errors="surrogateescape")
 """Bytes that are not text damage only their own row, instead of failing the whole statement."""
-
-
-def _other_layout(path: str, layout: object) -> LayoutMismatch:
-    return LayoutMismatch(
-        f"{path} has layout {layout} and this lockkit has {LAYOUT}: run one release of lockkit "
-        "in all processes, or delete the file while nothing uses it"
-    )
 
 
 _REASONS = {

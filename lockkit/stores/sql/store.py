@@ -7,11 +7,11 @@ database's. Limit: as with every lease, only its fencing token stops a holder pa
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -27,17 +27,22 @@ from lockkit.stores.sql.codec import encode, row_id
 from lockkit.stores.sql.connector import Connection, Connector, Missed, Parameters, Slot
 from lockkit.stores.sql.dialect import expanded
 from lockkit.stores.sql.listing import TableListing
-from lockkit.stores.sql.polling import pause
-from lockkit.stores.sql.pruning import PRUNE_EVERY, prune_some
-from lockkit.stores.sql.rows import Row, repaired, state_of
-from lockkit.stores.sql.rules import extended, messages, stored, taken_over
-from lockkit.stores.sql.shortcuts import Tried, free, take
+from lockkit.stores.sql.rows import (
+    PRUNE_EVERY,
+    First,
+    Row,
+    free,
+    prune_some,
+    repaired,
+    state_of,
+    take,
+)
+from lockkit.stores.sql.rules import extended, messages, pause, stored, taken_over
 from lockkit.stores.sql.words import values_of
 from lockkit.stores.wires import AsyncWire
 
 T = TypeVar("T")
 Rule = Callable[[grant.State, int], grant.Outcome[T]]
-First = Callable[[Connection, str], Tried[T]]
 
 BUSY_SECONDS = 5.0
 """A step is tried for so long while others write; then the store is unavailable."""
@@ -56,10 +61,6 @@ class Applied(NamedTuple, Generic[T]):
     reply: T
     is_new: bool  #: the name had no row before
     state: grant.State
-
-
-def _released(request: Request, state: grant.State, now: int) -> grant.Outcome[Release]:
-    return grant.release(state, stored(request), now)
 
 
 class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, Durable):
@@ -117,9 +118,12 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
         return self.taken_back(request, (yield self.returned(request)))
 
     def returned(self, request: Request) -> Exchange:
+        def rule(state: grant.State, now: int) -> grant.Outcome[Release]:
+            return grant.release(state, stored(request), now)
+
         as_taken = not (request.queued or request.unsure or request.mode is Mode.POLL)
         first = partial(free, request) if as_taken else None
-        work = partial(self._step, request.name, partial(_released, request), None, first)
+        work = partial(self._step, request.name, rule, None, first)
         return Exchange(Call(work, Lane.ENDING), request.token)
 
     def extend(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
@@ -177,18 +181,17 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
         reply, is_new, state = done
         self._note(name, state, slot)
         if is_new and int(row[-4:], 16) % PRUNE_EVERY == 0:
-            self._prune()
+            with suppress(Missed, BackendError):  # there is a next time; the step itself is done
+                self._steps.use(prune_some)
         return reply
 
     def _note(self, name: str, state: grant.State, slot: Slot) -> None:
         """Write down the last words of the last one that lost it, as a name has one row for them.
         The step itself is done already; if the process dies before this, there are none."""
-        for words in [*last_words(name, state)][-1:]:
-            with contextlib.suppress(BackendError):
-                self._try(slot, partial(self._put, values_of(self._prefix, words)))
-
-    def _put(self, values: Parameters, connection: Connection) -> None:
-        connection.execute(connection.dialect.put, values)
+        if found := [*last_words(name, state)]:
+            values = values_of(self._prefix, found[-1])
+            with suppress(BackendError):
+                self._try(slot, lambda c: c.execute(c.dialect.put, values))
 
     def _attempt(
         self, row: str, name: str, rule: Rule[T], first: First[T] | None, connection: Connection
@@ -273,13 +276,6 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
 
     def _rows(self, statement: str, values: Parameters) -> Sequence[Sequence[Any]]:
         return self._try(self._steps, lambda c: c.execute(statement, values)).rows
-
-    def _prune(self) -> None:
-        """Delete some free rows that are older than a day. The clock keeps fences growing."""
-        try:
-            self._steps.use(prune_some)
-        except (Missed, BackendError):
-            return  # there is a next time; the step that came before it was done
 
     def _try(self, slot: Slot, step: Callable[[Connection], T]) -> T:
         """Try a step again while somebody else is faster or the store is busy."""
