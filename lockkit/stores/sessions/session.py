@@ -23,7 +23,6 @@ from lockkit.runtime.wires import TURN_SECONDS, Lane, call
 from lockkit.stores.sessions.connection import (
     CANCELLED,
     Connection,
-    PassedOn,
     Refused,
     Rows,
     SessionEnded,
@@ -202,7 +201,7 @@ class Session:
             self._turns.pop(place, None)
             for first in list(self._turns)[:1]:
                 first.set()
-        raise PassedOn("the session serves another claim")
+        raise SessionEnded("the session serves another claim")
 
     def _come_first(self, place: Signal, seconds: float) -> Step[None]:
         """The handler of a signal, or the garbage collector, cannot wait for the step that it has
@@ -248,7 +247,7 @@ class Session:
         connection = sent or self._open_connection()
         deadline, blocks = now() + seconds, connection.reads_block
         if sent is not None:
-            yield Exchange(Ready(connection, seconds))
+            yield Exchange(Ready(connection, deadline))
         while True:
             if self._got is None:  # else an interrupt came after it was read
                 if blocks:
@@ -257,10 +256,9 @@ class Session:
                     self._fetch(connection)
             if self._got is not None:
                 return self._told(connection)
-            left = deadline - now()
-            if left <= 0:
+            if deadline <= now():
                 return None
-            yield Exchange(Ready(connection, left))
+            yield Exchange(Ready(connection, deadline))
 
     def _fetch(self, connection: Connection) -> None:
         """What was read is kept for the next step, if this one is interrupted."""

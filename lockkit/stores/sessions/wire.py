@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from lockkit.engine.effects import Exchange
+from lockkit.engine.effects import Exchange, Signal
+from lockkit.model.clock import now
 from lockkit.runtime.aio_run import arun
-from lockkit.runtime.aio_wires import ThreadWire
+from lockkit.runtime.aio_wires import ThreadWire, park_task
 from lockkit.runtime.run import run
 from lockkit.runtime.wires import Call, CallWire, Lane
 from lockkit.stores.sessions.work import Ready
@@ -22,7 +23,7 @@ class SessionWire(CallWire):
     def exchange(self, exchange: Exchange) -> Any:
         payload = exchange.payload
         if isinstance(payload, Ready):
-            return payload.connection.poll(payload.seconds * 1000)
+            return payload.connection.poll(max(payload.until - now(), 0.0) * 1000)
         if isinstance(payload, Call):
             return payload.function()
         return run(payload(), self)
@@ -43,17 +44,9 @@ class AsyncSessionWire(ThreadWire):
 
 
 async def _readable_for_task(wanted: Ready) -> None:
-    loop = asyncio.get_running_loop()
-    readable, descriptor = loop.create_future(), wanted.connection.descriptor
-
-    def end() -> None:
-        if not readable.done():
-            readable.set_result(None)
-
-    loop.add_reader(descriptor, end)
-    timer = loop.call_later(wanted.seconds, end)
+    loop, descriptor, readable = asyncio.get_running_loop(), wanted.connection.descriptor, Signal()
+    loop.add_reader(descriptor, readable.set)
     try:
-        await readable
+        await park_task(readable, wanted.until - now())
     finally:
-        timer.cancel()
         loop.remove_reader(descriptor)

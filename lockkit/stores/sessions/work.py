@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from lockkit.engine.effects import Effect, Exchange, Step
-from lockkit.model.clock import now
+from lockkit.engine.effects import Effect, Step
 from lockkit.model.errors import LockError
 from lockkit.stores.sessions.connection import Connection, Refused
 
@@ -19,10 +18,10 @@ R = TypeVar("R")
 
 
 class Ready(NamedTuple):
-    """A payload: wait until this connection can be read from, for ``seconds`` at most."""
+    """A payload: wait until this connection can be read from."""
 
     connection: Connection
-    seconds: float
+    until: float  #: by the local clock, at most
 
 
 def together(works: Mapping[K, Step[R]]) -> Step[dict[K, R | Exception]]:
@@ -32,9 +31,9 @@ def together(works: Mapping[K, Step[R]]) -> Step[dict[K, R | Exception]]:
     each = {key: _caught(work) for key, work in works.items()}
     try:
         firsts = {key: _first(work) for key, work in each.items()}
-        results, sent = {}, now()
+        results = {}
         for key, work in each.items():
-            results[key] = yield from _rest(work, _left(firsts[key], sent))
+            results[key] = yield from _rest(work, firsts[key])
         return results
     finally:
         for work in each.values():
@@ -57,14 +56,6 @@ def _first(work: Step[Any]) -> Effect | _Over:
         return next(work)
     except StopIteration as end:
         return _Over(end.value)
-
-
-def _left(wanted: Effect | _Over, since: float) -> Effect | _Over:
-    """What it waits for, less the time that was spent on waiting for others."""
-    if isinstance(wanted, Exchange) and isinstance(ready := wanted.payload, Ready):
-        left = max(ready.seconds - (now() - since), 0.0)
-        return wanted._replace(payload=ready._replace(seconds=left))
-    return wanted
 
 
 def _rest(work: Step[R], wanted: Effect | _Over) -> Step[R]:
