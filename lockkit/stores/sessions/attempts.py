@@ -5,8 +5,9 @@ If a session is idle, each is one exchange. All other outcomes are for the steps
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from lockkit.engine.effects import Exchange
 from lockkit.model.checks import wrong
@@ -14,15 +15,17 @@ from lockkit.model.clock import now
 from lockkit.model.errors import OutcomeUnknown
 from lockkit.model.types import Grant, Release, Request
 from lockkit.stores.contract import Direct
-from lockkit.stores.sessions.connection import Rows, SessionEnded, Statement
-from lockkit.stores.sessions.dialects import is_taken
-from lockkit.stores.sessions.pool import Parting
+from lockkit.stores.servers import current
+from lockkit.stores.sessions.connection import Connection, Rows, SessionEnded, Statement
+from lockkit.stores.sessions.dialects import Dialect, is_taken
+from lockkit.stores.sessions.pool import EVERYWHERE, Parting, Route, Sessions
+from lockkit.stores.sessions.settings import Said, said
 
 if TYPE_CHECKING:
-    from lockkit.stores.sessions.dialects import Dialect
-    from lockkit.stores.sessions.pool import Route, Sessions
-    from lockkit.stores.sessions.session import Session
+    from typing import Self
 
+    from lockkit.model.settings import AliasSettings
+    from lockkit.stores.sessions.session import Session
 
 LONGEST = 24
 """Days of a ttl. PostgreSQL's time limits end before 25 days."""
@@ -31,11 +34,41 @@ LONGEST = 24
 class Attempts(Direct):
     """Over the sessions of this process with one database."""
 
-    def __init__(self, sessions: Sessions, dialect: Dialect, prefix: str) -> None:
+    _sql: ClassVar[Dialect]
+
+    def __init__(self, sessions: Sessions, prefix: str) -> None:
         self._sessions = sessions
         self.most = sessions.most
-        self._sql = dialect
         self._prefix = prefix
+
+    @classmethod
+    def from_settings(cls, settings: AliasSettings) -> Self:
+        options = said(settings)
+        arguments = cls._arguments(settings, options)
+
+        def connect() -> Connection:
+            given = {**arguments}
+            if options.password is not None:
+                given["password"] = current(options.password)
+            return cls._connected(given, may_be_pooled=options.session_pooler)
+
+        sessions = EVERYWHERE.setdefault(options, Sessions(connect, options.max_sessions))
+        return cls(sessions, cls._prefix_of(settings, arguments))
+
+    @staticmethod
+    @abstractmethod
+    def _arguments(settings: AliasSettings, options: Said) -> dict[str, object]:
+        """The driver's, for each connection. Raises ConfigurationError."""
+
+    @classmethod
+    @abstractmethod
+    def _connected(cls, arguments: dict[str, object], *, may_be_pooled: bool) -> Connection:
+        """Open a connection. Raises a BackendError or ConfigurationError."""
+
+    @staticmethod
+    def _prefix_of(settings: AliasSettings, _arguments: dict[str, object]) -> str:
+        """The prefix of each name: its key is made of both."""
+        return settings.key_prefix
 
     def asked(self, request: Request) -> Exchange | None:
         check_length(request.ttl)

@@ -8,12 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import ClassVar, NamedTuple
 
-from lockkit.model.errors import (
-    BackendUnavailable,
-    ConfigurationError,
-    OutcomeUnknown,
-    StoreRefused,
-)
+from lockkit.model.errors import ConfigurationError, OutcomeUnknown
 from lockkit.runtime import native, process
 from lockkit.stores.servers import shut_down
 
@@ -37,10 +32,6 @@ class SessionEnded(OutcomeUnknown):
     """What the session held is no longer held, and no other session can say otherwise."""
 
 
-class PassedOn(SessionEnded):
-    """The session now serves another claim: this one was given back meanwhile."""
-
-
 class Refused(Exception):
     """The server's answer to a statement is an error; the session goes on."""
 
@@ -49,10 +40,6 @@ class Refused(Exception):
         super().__init__(text)
         self.code = code
         self.for_good = for_good
-
-    def typed(self) -> BackendUnavailable:
-        kind = StoreRefused if self.for_good else BackendUnavailable
-        return kind(f"the database server refused a statement: {self} ({self.code})")
 
 
 class Connection(ABC):

@@ -4,6 +4,8 @@ The first value of each row that is read is what the server calls the session, a
 whether the session has the lock.
 """
 
+# ruff: noqa: S608  what is put into a statement is a number or a hash of our own
+
 from __future__ import annotations
 
 import functools
@@ -12,7 +14,12 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import ClassVar
 
-from lockkit.model.errors import ConfigurationError, LockError
+from lockkit.model.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    LockError,
+    StoreRefused,
+)
 from lockkit.model.types import Finding
 from lockkit.stores.sessions.connection import Connection, Refused, Rows, Statement
 
@@ -34,6 +41,12 @@ ENDLESS = Finding(
 
 class Dialect(ABC):
     """Statements of one server and mode. A ``key`` stands for a name; it is safe in a statement."""
+
+    me: ClassVar[str]
+    """What the server calls the session."""
+
+    create: ClassVar[str] = ""
+    """Makes its table."""
 
     prepared: ClassVar[str] = ""
     """The statements that each session runs first."""
@@ -75,9 +88,9 @@ class Dialect(ABC):
         """Delete these, which are locked."""
         raise NotImplementedError
 
-    @abstractmethod
     def hello(self) -> str:
         """Ask for nothing."""
+        return f"select {self.me}"
 
     @abstractmethod
     def join(self, key: str) -> str:
@@ -106,7 +119,8 @@ class Dialect(ABC):
 
     def failure(self, refusal: Refused) -> LockError:
         """The error to raise for the server's."""
-        return refusal.typed()
+        kind = StoreRefused if refusal.for_good else BackendUnavailable
+        return kind(f"the database server refused a statement: {refusal} ({refusal.code})")
 
     @abstractmethod
     def find(self, identity: str, started: str) -> str:
@@ -125,19 +139,20 @@ class OfRows(Dialect):
     missing: ClassVar[str]
     """The server's code for a table that is not there."""
 
-    create: ClassVar[str]
-
     @staticmethod
     @functools.lru_cache(1024)
     def key_of(name: str) -> str:
         return digest(name).hex()
+
+    def join(self, key: str) -> str:
+        return f"select {self.me}, 1 from lockkit_row where id = '{key}' for update"
 
     def is_missing(self, rows: Rows) -> bool:
         return not is_taken(rows) and rows[0][2] in {"f", "0"}
 
     def failure(self, refusal: Refused) -> LockError:
         if refusal.code != self.missing:
-            return refusal.typed()
+            return super().failure(refusal)
         return ConfigurationError(
             "the database has no table lockkit_row: call locks.store.create_table() once, in Flask "
             f"LockKit.create_tables(), or run {self.create}"

@@ -35,8 +35,7 @@ WRITABLE = "concat(@@global.read_only) in ('0', 'OFF')"
 class MySQL(Dialect):
     """The common part of its two modes. ``silence`` is a statement before others, if any."""
 
-    def hello(self) -> str:
-        return "select connection_id()"
+    me: ClassVar[str] = "connection_id()"
 
     def silence(self, ttl: float, connection: Connection) -> str:
         if connection.silence == ttl:
@@ -130,9 +129,6 @@ class MySQLRow(MySQL, OfRows):
         """Keys are hashes of ours."""
         ids = ", ".join(f"'{key}'" for key in keys)
         return f"delete from lockkit_row where id in ({ids}); commit"
-
-    def join(self, key: str) -> str:
-        return f"select connection_id(), 1 from lockkit_row where id = '{key}' for update"
 
     def check(self, key: str) -> str:
         row = f"select 1 from lockkit_row where id = '{key}' for update skip locked"

@@ -1,7 +1,7 @@
 """The sessions of this process with one database: pinned to a claim, or idle, to be used again.
 
-All clients of one URL share them, so that MAX_SESSIONS counts them all, and a lease may be renewed
-and released by another client than the one that took it.
+All clients of one URL share them, so that ``max_sessions`` counts them all, and a lease may be
+renewed and released by another client than the one that took it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lockkit.engine.effects import Signal
 from lockkit.model.clock import now
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 Route = tuple[str, str]
 """A claim: its name and its token."""
-
-MAX_SESSIONS = 20
 
 PATIENCE = 10.0
 """Seconds: a claim that waits for a session, or was just given one, asks much sooner."""
@@ -250,9 +248,5 @@ class Parting:
         return error
 
 
-_everywhere: weakref.WeakValueDictionary[Hashable, Sessions] = weakref.WeakValueDictionary()
-
-
-def sessions_of(key: Hashable, connect: Callable[[], Connection], most: int) -> Sessions:
-    """The sessions of this process with one database, shared by all its clients."""
-    return _everywhere.setdefault(key, Sessions(connect, most))
+EVERYWHERE: Final[weakref.WeakValueDictionary[Hashable, Sessions]] = weakref.WeakValueDictionary()
+"""The sessions of this process, by the settings of their clients."""

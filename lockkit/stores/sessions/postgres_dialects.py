@@ -17,8 +17,7 @@ SILENCE = "case when {0} <> '' then set_config('idle_session_timeout', {0}, fals
 class Postgres(Dialect):
     """The common part of its two modes. ``silence`` is an expression."""
 
-    def hello(self) -> str:
-        return "select pg_backend_pid()"
+    me: ClassVar[str] = "pg_backend_pid()"
 
     def find(self, identity: str, started: str) -> str:
         return (
@@ -121,9 +120,6 @@ class PostgresRow(Postgres, OfRows):
             "delete from lockkit_row where id = any(array(select id from lockkit_row where "
             f"made < now() - interval '{KEPT_DAYS} day' limit {PRUNED} for update skip locked))"
         )
-
-    def join(self, key: str) -> str:
-        return f"select pg_backend_pid(), true from lockkit_row where id = '{key}' for update"
 
     def check(self, key: str) -> str:
         return (

@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import re
-from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from lockkit.model.checks import near_option
 from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.stores.contract import Queued
-from lockkit.stores.sessions.dialects import Dialect
-from lockkit.stores.sessions.pool import sessions_of
 from lockkit.stores.sessions.postgres_dialects import PostgresAdvisory, PostgresRow
-from lockkit.stores.sessions.rows import RowStore
-from lockkit.stores.sessions.settings import (
-    ASKING_SECONDS,
-    IDLE_SECONDS,
-    OURS,
-    QUESTIONS,
-    Said,
-    said,
-)
+from lockkit.stores.sessions.settings import ASKING_SECONDS, IDLE_SECONDS, OURS, QUESTIONS
 from lockkit.stores.sessions.store import SessionStore
 from lockkit.stores.tls import for_libpq
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from lockkit.model.settings import AliasSettings
     from lockkit.stores.sessions.connection import Connection
+    from lockkit.stores.sessions.settings import Said
 
 DEFAULTS = {
     "connect_timeout": 5,
@@ -44,53 +32,43 @@ class PostgresSessions(SessionStore):
     at once; ``password``, a string, or a function that is called for each new connection;
     ``session_pooler``: LOCATION is a pooler that gives each client a session of its own."""
 
-    dialect: ClassVar[type[Dialect]]
-
     @classmethod
-    def from_settings(cls, settings: AliasSettings) -> Self:
-        options = said(settings)
-        connect = partial(_connect, options, _arguments(settings, options), cls.dialect.prepared)
-        sessions = sessions_of(options, connect, options.max_sessions)
-        return cls(sessions, cls.dialect(), settings.key_prefix)
+    def _connected(cls, arguments: dict[str, object], *, may_be_pooled: bool) -> Connection:
+        from lockkit.stores.sessions.libpq import PostgresConnection
+
+        return PostgresConnection(arguments, cls._sql.prepared, may_be_pooled=may_be_pooled)
+
+    @staticmethod
+    def _arguments(settings: AliasSettings, options: Said) -> dict[str, object]:
+        try:
+            from psycopg import ProgrammingError, conninfo, pq
+        except ImportError as error:
+            raise DriverMissing(
+                f"{settings.shown_location} needs psycopg 3: pip install 'lockkit[postgresql]'"
+            ) from error
+        known = [*OURS, *(option.keyword.decode() for option in pq.Conninfo.get_defaults())]
+        wrong = ConfigurationError(
+            f"the LOCATION of lock alias {settings.alias!r} is not a PostgreSQL URL, or has an "
+            "option that libpq does not know; it looks like "
+            "postgresql://user@host/database?mode=advisory" + near_option(settings.location, known)
+        )
+        try:
+            arguments = conninfo.conninfo_to_dict(options.url.replace("+psycopg://", "://", 1))
+        except (ProgrammingError, ValueError):  # their texts show the URL
+            raise wrong from None
+        if re.search("[^0-9,]", str(arguments.get("port", ""))):
+            raise wrong
+        arguments |= for_libpq(arguments)
+        return {**DEFAULTS, **arguments, "client_encoding": "utf-8"}
 
 
 class PostgresAdvisoryStore(PostgresSessions, Queued):
     """pg_advisory_lock: no table, no transaction."""
 
-    dialect = PostgresAdvisory
+    _sql = PostgresAdvisory()
 
 
-class PostgresRowStore(PostgresSessions, RowStore):
+class PostgresRowStore(PostgresSessions):
     """SELECT … FOR UPDATE of a row for each name, in a transaction as long as the lease."""
 
-    dialect = PostgresRow
-
-
-def _arguments(settings: AliasSettings, options: Said) -> dict[str, object]:
-    try:
-        from psycopg import ProgrammingError, conninfo, pq
-    except ImportError as error:
-        raise DriverMissing(
-            f"{settings.shown_location} needs psycopg 3: pip install 'lockkit[postgresql]'"
-        ) from error
-    known = [*OURS, *(option.keyword.decode() for option in pq.Conninfo.get_defaults())]
-    wrong = ConfigurationError(
-        f"the LOCATION of lock alias {settings.alias!r} is not a PostgreSQL URL, or has an option "
-        "that libpq does not know; it looks like postgresql://user@host/database?mode=advisory"
-        + near_option(settings.location, known)
-    )
-    try:
-        arguments = conninfo.conninfo_to_dict(options.url.replace("+psycopg://", "://", 1))
-    except (ProgrammingError, ValueError):  # their texts show the URL
-        raise wrong from None
-    if re.search("[^0-9,]", str(arguments.get("port", ""))):
-        raise wrong
-    arguments |= for_libpq(arguments)
-    return {**DEFAULTS, **arguments, "client_encoding": "utf-8"}
-
-
-def _connect(options: Said, arguments: dict[str, object], prepared: str) -> Connection:
-    from lockkit.stores.sessions.libpq import PostgresConnection
-
-    given = {**arguments, **options.current_password()}
-    return PostgresConnection(given, prepared, may_be_pooled=options.session_pooler)
+    _sql = PostgresRow()

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode
 
 from lockkit.model.checks import Unshown, check_flag, check_password, wrong
 from lockkit.model.errors import ConfigurationError
 from lockkit.stores.contract import reject_unknown_options
-from lockkit.stores.servers import current
-from lockkit.stores.sessions.pool import MAX_SESSIONS
 
 if TYPE_CHECKING:
     from lockkit.model.settings import AliasSettings
 
 OURS = ("mode", "max_sessions")
 OPTIONS = (*OURS, "password", "session_pooler")
+
+MAX_SESSIONS = 20
 
 IDLE_SECONDS, ASKING_SECONDS, QUESTIONS = 10, 5, 3
 """How the kernel asks whether a quiet connection is still there. A network may forget it without a
@@ -35,12 +35,6 @@ class Said(NamedTuple):
     def __repr__(self) -> str:
         """Without what may be secret."""
         return f"Said({self.mode!r}, max_sessions={self.max_sessions})"
-
-    def current_password(self) -> Mapping[str, str]:
-        """Asked for before each connection, so that it may change."""
-        if self.password is None:
-            return {}
-        return {"password": current(self.password)}
 
 
 def said(settings: AliasSettings) -> Said:

@@ -17,15 +17,10 @@ from lockkit.model.clock import now
 from lockkit.model.errors import BackendUnavailable, LockError, OutcomeUnknown
 from lockkit.model.types import Busy, Finding, Gone, Grant, Mode, Release, Renewal, Request
 from lockkit.runtime.process import new_token
+from lockkit.runtime.run import run
 from lockkit.stores.contract import Sessioned
 from lockkit.stores.sessions.attempts import Attempts, check_length, route_of
-from lockkit.stores.sessions.connection import (
-    Connection,
-    Refused,
-    Rows,
-    SessionEnded,
-    Statement,
-)
+from lockkit.stores.sessions.connection import Connection, Refused, Rows, SessionEnded, Statement
 from lockkit.stores.sessions.dialects import ENDLESS, is_taken
 from lockkit.stores.sessions.session import ANSWER_SECONDS, CANCEL_AGAIN, Session
 from lockkit.stores.sessions.wire import AsyncSessionWire, SessionWire
@@ -52,6 +47,13 @@ class SessionStore(Attempts, Sessioned):
     def async_wire(self, *, is_shared: bool = False) -> AsyncSessionWire:
         close = (lambda: None) if is_shared else partial(self._sessions.close, self)
         return AsyncSessionWire(close)
+
+    def ddl(self) -> str:
+        return self._sql.create
+
+    def create_table(self) -> None:
+        if sql := self.ddl():
+            run(self._elsewhere(lambda route, session: self._say(session, route, sql)), self.wire())
 
     def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
         check_length(request.ttl)
@@ -124,9 +126,7 @@ class SessionStore(Attempts, Sessioned):
             if session is not None and session.holds:
                 patience = min(request.ttl * PATIENCE, most)
                 works[route_of(request)] = self._beat(session, request, patience)
-        replies: dict[Route, Rows | Exception | None] = {}
-        if works:
-            replies = yield Exchange(partial(together, works))
+        replies: dict[Route, Rows | Exception | None] = yield Exchange(partial(together, works))
         return [self._renewal(request, replies.get(route_of(request))) for request in requests]
 
     def check(self) -> Step[None]:
