@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from lockkit.engine.effects import Step
 from lockkit.model.errors import LayoutMismatch
-from lockkit.model.types import LockInfo, LockState, Page
+from lockkit.model.types import LockInfo, Page
 from lockkit.runtime.wires import Lane, call
 from lockkit.stores.contract import Listed
-from lockkit.stores.sql.codec import FREE, row_id
+from lockkit.stores.sql.codec import row_id
 from lockkit.stores.sql.connector import Connector, Parameters
 from lockkit.stores.sql.dialect import Dialect
 from lockkit.stores.sql.rows import infos, infos_of_row
@@ -19,11 +19,6 @@ from lockkit.stores.sql.words import PAGE, words_in
 
 PREFIXES_OF = 10_000
 """Rows that are looked at for other prefixes: the first by their ids, so they are a sample."""
-
-STRAYED = (
-    "the row says the key prefix {!r}, so not all of it is shown: set prefix to {!r} in the row "
-    "with the id {!r}"
-)
 
 
 class _Cursor(NamedTuple):
@@ -41,7 +36,8 @@ class TableListing(Listed):
 
     @abstractmethod
     def _rows(self, statement: str, values: Parameters) -> Sequence[Sequence[Any]]:
-        """The rows of one statement, outside any transaction."""
+        """The rows of one statement, outside any transaction; none where nobody ever locked, since
+        a process that only looks must not make the file."""
 
     @property
     def _dialect(self) -> Dialect:
@@ -51,10 +47,14 @@ class TableListing(Listed):
         return call(lambda: self._page(name, cursor or _Cursor()))
 
     def last_words(self, name: str | None = None) -> Step[list[LockInfo]]:
-        return call(lambda: self._last_words(name), Lane.RENEWING)
+        return call(
+            lambda: list(words_in(self._rows, self._dialect, self._prefix, name)), Lane.RENEWING
+        )
 
     def prefixes(self) -> Step[dict[str, bool]]:
-        return call(self._prefixes)
+        of: Parameters = {"prefix": self._prefix, "most": PREFIXES_OF}
+        found = yield from call(lambda: self._rows(self._dialect.prefixes, of))
+        return {str(prefix): bool(has_locks) for prefix, has_locks in found}
 
     def database(self) -> str:
         return self.connector.described()
@@ -67,27 +67,13 @@ class TableListing(Listed):
         if sql := self.ddl():
             self._rows(sql, {})
 
-    def _last_words(self, name: str | None) -> list[LockInfo]:
-        if not self.connector.has_anything():  # a process that only looks must not make the file
-            return []
-        return list(words_in(self._rows, self._dialect, self._prefix, name))
-
-    def _prefixes(self) -> dict[str, bool]:
-        if not self.connector.has_anything():
-            return {}
-        of: Parameters = {"prefix": self._prefix, "most": PREFIXES_OF}
-        found = self._rows(self._dialect.prefixes, of)
-        return {str(prefix): bool(has_locks) for prefix, has_locks in found}
-
     def _page(self, name: str | None, cursor: _Cursor) -> Page:
         """Raises LayoutMismatch after all that can be read."""
         if cursor.unreadable is not None and cursor.after is None:
             raise cursor.unreadable
-        if not self.connector.has_anything():  # a process that only looks must not make the file
-            return Page([])
         if name is not None:
-            (row,) = self._rows(self._dialect.read, {"id": row_id(self._prefix, name)})
-            return Page(list(infos(name, row)))
+            rows = self._rows(self._dialect.read, {"id": row_id(self._prefix, name)})
+            return Page([info for row in rows for info in infos(name, row)])
         return self._next_page(cursor)
 
     def _next_page(self, cursor: _Cursor) -> Page:
@@ -96,20 +82,11 @@ class TableListing(Listed):
         key, unreadable = cursor
         at: Parameters = {"after": key or "", "prefix": self._prefix, "most": PAGE}
         rows = self._rows(self._dialect.page, at)
-        for now, key, version, name, fence, prefix, text in rows:
+        for row in rows:
             try:
-                if prefix != self._prefix:
-                    found += self._strayed(prefix, key, name, text)
-                elif text != FREE:
-                    found += infos_of_row(prefix, key, name, (now, version, fence, text))
+                found += infos_of_row(self._prefix, row)
             except LayoutMismatch as error:
                 unreadable = unreadable or error
         if len(rows) == PAGE:
-            return Page(found, _Cursor(key, unreadable))
+            return Page(found, _Cursor(rows[-1][1], unreadable))
         return Page(found, unreadable and _Cursor(None, unreadable))
-
-    def _strayed(self, prefix: object, key: str, name: object, text: object) -> Iterator[LockInfo]:
-        """A row of ours whose prefix is damaged: it is locked by its id all the same."""
-        if text != FREE and isinstance(name, str) and row_id(self._prefix, name) == key:
-            damage = STRAYED.format(prefix, self._prefix, key)
-            yield LockInfo(name, LockState.DAMAGED, damage=damage)

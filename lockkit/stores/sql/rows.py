@@ -28,6 +28,10 @@ First = Callable[[Connection, str], Tried[T]]
 """A step of one statement, for a state that it knows without a look at the row with this id."""
 
 UNREADABLE = "its row cannot be read, so it may be held: "
+STRAYED = (
+    "the row says the key prefix {!r}, so not all of it is shown: set prefix to {!r} in the row "
+    "with the id {!r}"
+)
 MISNAMED = "its row says another name than its id: delete the row with the id {!r}"
 
 DAY = 24 * 3600 * SECOND
@@ -71,12 +75,21 @@ def infos(name: str, row: Row) -> Iterator[LockInfo]:
     return infos_of(name, state, row[0])
 
 
-def infos_of_row(prefix: str, key: object, name: object, row: Row) -> Iterator[LockInfo]:
-    """The infos of a listed row. Its name is for people only; a wrong one would mislead them."""
-    if isinstance(name, str) and row_id(prefix, name) == key:
-        return infos(name, row)
-    shown = name if isinstance(name, str) else repr(name)
-    return iter([LockInfo(shown, LockState.DAMAGED, damage=MISNAMED.format(key))])
+def infos_of_row(prefix: str, listed: Sequence[Any]) -> Iterator[LockInfo]:
+    """The infos of a row of the statement ``page``. Its name is for people only; a wrong one would
+    mislead them. If its prefix is damaged, it is locked by its id all the same."""
+    now, key, version, name, fence, found, text = listed
+    if text == FREE:
+        return
+    fits = isinstance(name, str) and row_id(prefix, name) == key
+    if found != prefix:
+        if fits:
+            yield LockInfo(name, LockState.DAMAGED, damage=STRAYED.format(found, prefix, key))
+    elif fits:
+        yield from infos(name, (now, version, fence, text))
+    else:
+        shown = name if isinstance(name, str) else repr(name)
+        yield LockInfo(shown, LockState.DAMAGED, damage=MISNAMED.format(key))
 
 
 def take(request: Request, connection: Connection, row: str) -> Tried[Grant]:

@@ -275,6 +275,8 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
         return {row: (now, version, fence, state) for now, row, version, fence, state in found}
 
     def _rows(self, statement: str, values: Parameters) -> Sequence[Sequence[Any]]:
+        if not self.connector.has_anything():
+            return ()
         return self._try(self._steps, lambda c: c.execute(statement, values)).rows
 
     def _try(self, slot: Slot, step: Callable[[Connection], T]) -> T:
