@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from importlib import resources
 
 from lockkit.stores.sql.codec import WHOLE
@@ -48,8 +48,6 @@ def load_dialect(name: str) -> Dialect:
     clock = statements["clock"].removeprefix("SELECT ")
     for key, statement in statements.items():
         statements[key] = statement.replace("{clock}", clock).replace("{most}", MOST)
-    required = {field.name for field in fields(Dialect) if field.default is MISSING}
-    assert statements.keys() >= required - {"name"}
     return Dialect(name, **statements)
 
 

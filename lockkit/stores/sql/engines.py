@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
@@ -139,10 +138,8 @@ def _driver(vendor: str, settings: AliasSettings) -> str:
 def _check_query(engine: sqlalchemy.Engine, settings: AliasSettings) -> None:
     """The driver itself would complain only as it connects, as if the server were down."""
     _, arguments = engine.dialect.create_connect_args(engine.url)
-    if engine.driver not in _KNOWN:
-        return
-    known = _KNOWN[engine.driver]()
-    if not known.issuperset(arguments):
+    known = _known(engine.driver)
+    if known and not known.issuperset(arguments):
         raise ConfigurationError(
             f"the LOCATION of the lock alias {settings.alias!r} has an option after its question "
             f"mark that the driver {engine.driver} does not know"
@@ -150,20 +147,17 @@ def _check_query(engine: sqlalchemy.Engine, settings: AliasSettings) -> None:
         )
 
 
-def _of_libpq() -> set[str]:
-    from psycopg import pq
+def _known(driver: str) -> set[str]:
+    """The options that it takes; none if that is not known."""
+    if driver == "psycopg":
+        from psycopg import pq
 
-    return {option.keyword.decode() for option in pq.Conninfo.get_defaults()} | {"context"}
+        return {option.keyword.decode() for option in pq.Conninfo.get_defaults()} | {"context"}
+    if driver == "pymysql":
+        from inspect import signature
 
-
-def _of_pymysql() -> set[str]:
-    from inspect import signature
-
-    connection: Any = import_module("pymysql.connections").Connection
-    return set(signature(connection).parameters)
-
-
-_KNOWN: Final[dict[str, Callable[[], set[str]]]] = {"psycopg": _of_libpq, "pymysql": _of_pymysql}
+        return set(signature(import_module("pymysql.connections").Connection).parameters)
+    return set()
 
 
 def _give_password(engine: sqlalchemy.Engine, settings: AliasSettings) -> None:
