@@ -361,7 +361,9 @@ def test_the_end_of_a_session_ends_no_socket_that_has_its_number_by_then() -> No
     sessions, route = Sessions(lambda: connection, 2), ("a", "1")
     session = sessions.pin(route, object)
     assert session is not None
-    SessionWire(lambda: None).exchange(Exchange(partial(session.opening, route)))
+    SessionWire(lambda: None).exchange(
+        Exchange(partial(session.in_turn, route, session.opening(route)))
+    )
     asks, waits = (session.say(route, "select 1") for _ in range(2))
     next(asks)
     with ThreadPoolExecutor() as threads:

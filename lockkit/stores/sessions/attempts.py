@@ -70,6 +70,9 @@ class Attempts(Direct):
         """The prefix of each name: its key is made of both."""
         return settings.key_prefix
 
+    def ddl(self) -> str:
+        return self._sql.create
+
     def asked(self, request: Request) -> Exchange | None:
         check_length(request.ttl)
         route = request.name, request.token

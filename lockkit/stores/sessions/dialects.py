@@ -52,7 +52,8 @@ class Dialect(ABC):
     """The statements that each session runs first."""
 
     begins: ClassVar[bool] = False
-    """Whether a take that got nothing has begun a transaction, which must be ended."""
+    """Whether a take begins a transaction: one that got nothing must be ended. Every server ends an
+    idle one."""
 
     @staticmethod
     @abstractmethod
@@ -112,10 +113,6 @@ class Dialect(ABC):
     def silence(self, ttl: float, connection: Connection) -> str:
         """Have the server end the session when it is silent for ``ttl`` seconds; empty if it does
         so anyway."""
-
-    def is_endless(self, connection: Connection) -> bool:
-        """Whether a session that falls silent goes on for ever."""
-        return False
 
     def failure(self, refusal: Refused) -> LockError:
         """The error to raise for the server's."""

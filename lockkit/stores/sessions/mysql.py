@@ -9,14 +9,13 @@ from lockkit.model.checks import near_option
 from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.stores.contract import Queued
 from lockkit.stores.sessions.mysql_dialects import GetLock, MySQLRow
-from lockkit.stores.sessions.settings import OURS
+from lockkit.stores.sessions.settings import OURS, Said
 from lockkit.stores.sessions.store import SessionStore
 from lockkit.stores.tls import for_mysql
 
 if TYPE_CHECKING:
     from lockkit.model.settings import AliasSettings
     from lockkit.stores.sessions.connection import Connection
-    from lockkit.stores.sessions.settings import Said
 
 SECONDS = 5
 SAID = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key", "ssl_mode")

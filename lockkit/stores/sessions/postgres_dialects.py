@@ -79,9 +79,6 @@ class PostgresAdvisory(Postgres):
             return ""
         return str(milliseconds(ttl))
 
-    def is_endless(self, connection: Connection) -> bool:
-        return not connection.ends_silence
-
 
 class PostgresRow(Postgres, OfRows):
     """SELECT … FOR UPDATE. A ROLLBACK gives the row back, and writes nothing."""

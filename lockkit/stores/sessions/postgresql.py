@@ -9,14 +9,13 @@ from lockkit.model.checks import near_option
 from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.stores.contract import Queued
 from lockkit.stores.sessions.postgres_dialects import PostgresAdvisory, PostgresRow
-from lockkit.stores.sessions.settings import ASKING_SECONDS, IDLE_SECONDS, OURS, QUESTIONS
+from lockkit.stores.sessions.settings import ASKING_SECONDS, IDLE_SECONDS, OURS, QUESTIONS, Said
 from lockkit.stores.sessions.store import SessionStore
 from lockkit.stores.tls import for_libpq
 
 if TYPE_CHECKING:
     from lockkit.model.settings import AliasSettings
     from lockkit.stores.sessions.connection import Connection
-    from lockkit.stores.sessions.settings import Said
 
 DEFAULTS = {
     "connect_timeout": 5,

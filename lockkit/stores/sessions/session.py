@@ -70,7 +70,6 @@ class Session:
 
     @property
     def is_owed(self) -> bool:
-        """A reply is still to come."""
         return self.connection is not None and self.connection.is_owed
 
     @property
@@ -93,30 +92,13 @@ class Session:
         self.holds = self.may_hold = False
         self.number, self.answer = 0, None
 
-    def opening(self, claim: Hashable) -> Step[None]:
-        """Connect. Raises a BackendError or ConfigurationError."""
-        return self._in_turn(claim, self._opening(claim))
-
     def say(self, claim: Hashable, statement: Statement) -> Step[Rows]:
         """One request and its reply. Raises Refused, SessionEnded, OutcomeUnknown."""
-        return self._in_turn(claim, self._saying(statement, ANSWER_SECONDS))
+        return self.in_turn(claim, self._saying(statement, ANSWER_SECONDS))
 
-    def beat(
-        self, claim: Hashable, request: Request, statement: Callable[[], Statement], seconds: float
-    ) -> Step[Rows | None]:
-        """Like ``say``, to have it for another TTL. None: a later request was sent already, so this
-        one is not: the server goes by the last one that it hears."""
-        return self._in_turn(claim, self._beating(request, statement, seconds), seconds)
-
-    def post(self, claim: Hashable, statement: Statement) -> Step[None]:
-        """Send a statement that waits for a lock; ``look`` says what has come of it."""
-        return self._in_turn(claim, self._posting(statement))
-
-    def look(self, claim: Hashable, seconds: float) -> Step[Rows | None]:
-        """The reply to what was posted, if it comes within ``seconds``."""
-        return self._in_turn(claim, self._looking(seconds))
-
-    def _opening(self, claim: Hashable) -> Step[None]:
+    def opening(self, claim: Hashable) -> Step[None]:
+        """Connect. Raises a BackendError or ConfigurationError. Like ``beating``, ``posting`` and
+        ``looking``, it is for ``in_turn``."""
         try:
             yield from call(self._open, Lane.ASKING, claim)  # which may take long
         except BaseException:  # interrupted: it may be connecting still
@@ -142,9 +124,11 @@ class Session:
                     raise
                 cancelled = False  # the cancel came late, and hit this one
 
-    def _beating(
+    def beating(
         self, request: Request, statement: Callable[[], Statement], seconds: float
     ) -> Step[Rows | None]:
+        """Like ``say``, to have it for another TTL. None: a later request was sent already, so this
+        one is not: the server goes by the last one that it hears."""
         if request.number < self.number:
             return None
         self.number, sent = request.number, now()
@@ -153,11 +137,13 @@ class Session:
         self.is_told(request.ttl)
         return rows
 
-    def _posting(self, statement: Statement) -> Step[None]:
+    def posting(self, statement: Statement) -> Step[None]:
+        """Send a statement that waits for a lock; ``looking`` says what has come of it."""
         yield from self._settle(ANSWER_SECONDS)
         self._send(statement, waits=True)
 
-    def _looking(self, seconds: float) -> Step[Rows | None]:
+    def looking(self, seconds: float) -> Step[Rows | None]:
+        """The reply to what was posted, if it comes within ``seconds``."""
         return (yield from self._read(seconds)) if self.is_owed else None
 
     def end(self) -> None:
@@ -180,7 +166,7 @@ class Session:
             raise SessionEnded("the session with the database server has ended")
         return self.connection
 
-    def _in_turn(self, claim: Hashable, work: Step[R], seconds: float = math.inf) -> Step[R]:
+    def in_turn(self, claim: Hashable, work: Step[R], seconds: float = math.inf) -> Step[R]:
         """Work when it is its turn, in the order of the calls; and only for the claim that has the
         session: a release that comes twice must not release what another one holds by then.
         Raises BackendUnavailable if the turn does not come in time.

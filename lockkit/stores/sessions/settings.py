@@ -24,8 +24,6 @@ word, and a claim that waits only listens."""
 
 
 class Said(NamedTuple):
-    """The settings of an alias."""
-
     url: str  #: for the driver: without lockkit's own options
     mode: str
     max_sessions: int

@@ -48,9 +48,6 @@ class SessionStore(Attempts, Sessioned):
         close = (lambda: None) if is_shared else partial(self._sessions.close, self)
         return AsyncSessionWire(close)
 
-    def ddl(self) -> str:
-        return self._sql.create
-
     def create_table(self) -> None:
         if sql := self.ddl():
             run(self._elsewhere(lambda route, session: self._say(session, route, sql)), self.wire())
@@ -134,7 +131,7 @@ class SessionStore(Attempts, Sessioned):
 
     def health(self) -> Step[list[Finding]]:
         connection = yield from self._elsewhere(self._greet)
-        return [ENDLESS] if self._sql.is_endless(connection) else []
+        return [] if connection.ends_silence or self._sql.begins else [ENDLESS]
 
     def _begin(self, request: Request, session: Session) -> Step[Grant | Busy]:
         """Ask for the lock in a session that has nothing yet."""
@@ -152,7 +149,8 @@ class SessionStore(Attempts, Sessioned):
                 yield from self._clear(session, request)
             self._sessions.unpin(route, session)
             return Busy(ahead=ahead, full=is_full)
-        yield Exchange(partial(session.post, route, self._sql.join(self._key(request))), route)
+        joining = session.posting(self._sql.join(self._key(request)))
+        yield Exchange(partial(session.in_turn, route, joining), route)
         return Busy(ticket=1, ahead=ahead)
 
     def _take(self, session: Session, request: Request) -> Step[Rows]:
@@ -202,7 +200,7 @@ class SessionStore(Attempts, Sessioned):
     def _look(self, session: Session, request: Request, seconds: float) -> Step[Grant | None]:
         route, session.until = route_of(request), now() + seconds + request.ttl
         try:
-            rows = yield Exchange(partial(session.look, route, seconds), route)
+            rows = yield Exchange(partial(session.in_turn, route, session.looking(seconds)), route)
         except Refused:  # a time limit of the server's, say: it may have been granted all the same
             return None
         if rows is None or not is_taken(rows):
@@ -221,7 +219,8 @@ class SessionStore(Attempts, Sessioned):
         def statement() -> Statement:
             return self._sql.beat(self._silence(session, request.ttl))
 
-        return session.beat(route_of(request), request, statement, seconds)
+        beating = session.beating(request, statement, seconds)
+        return session.in_turn(route_of(request), beating, seconds)
 
     def _renewal(self, request: Request, reply: Rows | Exception | None) -> Renewal:
         session = self._sessions.of(route_of(request))
@@ -245,7 +244,8 @@ class SessionStore(Attempts, Sessioned):
             try:
                 with self._parting(route):
                     if not was_idle:
-                        yield Exchange(partial(session.opening, route), route)
+                        opening = session.opening(route)
+                        yield Exchange(partial(session.in_turn, route, opening), route)
                     return (yield from use(session))
             except SessionEnded:
                 if not was_idle:  # the server had ended it just then: nothing was applied
