@@ -29,32 +29,29 @@ if TYPE_CHECKING:
     from lockkit_flask.orders.open_order import OpenOrder
 
 
-def open_transactions() -> Sequence[Transaction]:
-    """The transaction of the order that runs here; else the session's, which may yet begin."""
-    of_order = of_orders()
-    if of_order:
-        return of_order
-    db = db_session.database_of(current_app)
-    if db is None:
-        raise ConfigurationError("until='commit' needs the db.session of Flask-SQLAlchemy")
-    session = db.session()
-    return [session.info.get(db_session.KEEPER) or _OfSession(session)]
-
-
-def of_orders() -> Sequence[Transaction]:
-    order = db_session.ORDER.get() and db_session.order_of_app()
-    if order is None or not order.active:
-        return ()
-    order.kept = order.kept or _OfOrder(order)
-    return (order.kept,)
-
-
 class FlaskLockClient(EnclosingClient):
     """``LockClient``, whose locks refuse to be acquired inside a transaction with changes."""
 
-    _transactions = staticmethod(open_transactions)
-    _orders = staticmethod(of_orders)
     _refuse = staticmethod(db_session.end_read)
+
+    @staticmethod
+    def _transactions() -> Sequence[Transaction]:
+        """The transaction of the order that runs here; else the session's, which may yet begin."""
+        if of_order := FlaskLockClient._orders():
+            return of_order
+        db = db_session.database_of(current_app)
+        if db is None:
+            raise ConfigurationError("until='commit' needs the db.session of Flask-SQLAlchemy")
+        session = db.session()
+        return [session.info.get(db_session.KEEPER) or _OfSession(session)]
+
+    @staticmethod
+    def _orders() -> Sequence[Transaction]:
+        order = db_session.ORDER.get() and db_session.order_of_app()
+        if order is None or not order.active:
+            return ()
+        order.kept = order.kept or _OfOrder(order)
+        return (order.kept,)
 
 
 class _OfOrder(Transaction):
@@ -90,7 +87,7 @@ class _OfSession(Transaction):
     def keep(self, lease: Lease) -> None:
         db_session.keep(self._session, self)
         super().keep(lease)
-        request_leases.add(self, lease, is_view=False)  # at the latest until the context ends
+        request_leases.add(lease)  # at the latest until the context ends
 
 
 def _refuse_level(connection: Any, name: str) -> None:

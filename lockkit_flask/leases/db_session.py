@@ -105,7 +105,7 @@ def current_session() -> Session | None:
 def order_of_app() -> OpenOrder | None:
     """The order of the current app that runs here."""
     order = ORDER.get()
-    if order is None or not has_app_context() or order.app != current_app:
+    if order is None or not has_app_context() or order.context.app != current_app:
         return None
     return order
 
@@ -286,13 +286,10 @@ def note_statement(
 
 def _before_commit(session: Session) -> None:
     """Refuse the COMMIT if a lease is lost."""
-    keeper = session.info.get(KEEPER)
-    if keeper is not None:
+    if keeper := session.info.get(KEEPER):
         keeper.check()
 
 
 def _after_transaction(session: Session, transaction: SessionTransaction) -> None:
-    if transaction.parent is None:
-        keeper = session.info.pop(KEEPER, None)
-        if keeper is not None:
-            keeper.give_back()
+    if transaction.parent is None and (keeper := session.info.pop(KEEPER, None)):
+        keeper.give_back()

@@ -11,7 +11,7 @@ import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flask import g, has_request_context, request
-from flask import globals as flask_globals
+from flask.globals import request_ctx
 
 from lockkit.leases.lease import give_back
 from lockkit.model.errors import ConfigurationError
@@ -35,9 +35,8 @@ class Held(NamedTuple):
     """
 
     request: object
-    owner: object
+    lock_view: object  #: None: it was taken by hand, until="commit"
     lease: AnyLease
-    is_view: bool  #: taken by lock_view, and not for an order
 
 
 def install(app: Flask) -> None:
@@ -60,31 +59,24 @@ def after(app: Flask, method: str, step: Callable[[], None]) -> None:
     vars(app)[method] = followed
 
 
-def add(owner: object, lease: AnyLease, *, is_view: bool = True) -> None:
-    """Keep a lease until the end of the current request."""
-    found = _all()
-    found[:] = [held for held in found if not held.lease.released]
-    found.append(Held(_this_request(), owner, lease, is_view))
-    setattr(g, _KEY, found)
+def add(lease: AnyLease, lock_view: object = None) -> None:
+    """Keep a lease until the end of the current request, or of the app context without one."""
+    found = [held for held in _all() if not held.lease.released]
+    setattr(g, _KEY, [*found, Held(_this_request(), lock_view, lease)])
 
 
-def held_by(owner: object) -> AnyLease | None:
+def held_by(lock_view: object) -> AnyLease | None:
     """The lease that this decorator took for the current request, if it did."""
     for held in of_this_request():
-        if held.owner is owner:
+        if held.lock_view is lock_view:
             return held.lease
     return None
 
 
 def check_all() -> None:
-    """Raise LeaseLost if a lease of the current request was lost. That of its order is looked at
-    wherever it was taken: a decorator may push an app context around the view."""
-    order = db_session.order_of_app()
-    leases = [] if order is None else order.leases
-    for lease in [*leases, *(held.lease for held in of_this_request())]:
-        lease.check()
-    if order is not None and order.kept is not None:
-        order.kept.check()
+    """Raise LeaseLost if a lease of the current request was lost."""
+    for held in of_this_request():
+        held.lease.check()
 
 
 def current_lease() -> AnyLease:
@@ -94,7 +86,7 @@ def current_lease() -> AnyLease:
     ``current_lease()["stock:42"].fencing_token``. Raises ConfigurationError where no view of the
     current request holds a lock.
     """
-    mine = [held.lease for held in of_this_request() if held.is_view]
+    mine = [held.lease for held in of_this_request() if held.lock_view]
     if not mine:
         raise ConfigurationError(
             "current_lease() is for views below @lock_view, while they run: none holds a lock here"
@@ -110,20 +102,12 @@ def of_this_request() -> list[Held]:
 
 
 def _at_end_of_context() -> None:
-    """May run twice, and for contexts without a request: it gives back what there is, but for the
-    lease of an order whose request goes on: a decorator may push a context around the view.
+    """May run twice, and for contexts without a request: it gives back what there is.
 
     The session is still there only if a teardown function raised before the session's own ran.
     """
-    order = db_session.ORDER.get()
-    kept = [] if order is None else order.leases
-    held = [each for each in _all() if each.lease not in kept]
-    try:
-        if held:
-            db_session.roll_back()
-    finally:
-        while held:
-            give_back(held.pop().lease)
+    if found := _all():
+        _give_back(found)
 
 
 def _at_end_of_request() -> None:
@@ -131,18 +115,23 @@ def _at_end_of_request() -> None:
 
     Then the end of the request is the end of the lock, and of what was not committed under it.
     """
-    mine = of_this_request() if _all() and _context_outlives_request() else []
-    if mine and db_session.has_writes():
-        db_session.roll_back()
-    for held in reversed(mine):
-        _all().remove(held)
-        give_back(held.lease)
+    if _all() and _context_outlives_request() and (mine := of_this_request()):
+        _give_back(mine)
+
+
+def _give_back(held: list[Held]) -> None:
+    try:
+        if db_session.has_writes():
+            db_session.roll_back()
+    finally:
+        for each in reversed(held):
+            give_back(each.lease)
 
 
 def _all() -> list[Held]:
     """The leases of the app context; an empty list if it has none."""
-    found: list[Held] | None = getattr(behind(g), _KEY, None)
-    return [] if found is None else found
+    found: list[Held] = getattr(behind(g), _KEY, [])
+    return found
 
 
 def _this_request() -> object:
@@ -150,17 +139,16 @@ def _this_request() -> object:
 
 
 def this_context() -> Any:
-    """The context of the request. Flask up to 3.1 has another one for the app."""
-    variable: Any = getattr(flask_globals, "_cv_request", None) or vars(flask_globals)["_cv_app"]
-    return variable.get(None)
+    """The context of the request; None if there is none."""
+    return behind(request_ctx) if has_request_context() else None
 
 
 def _context_outlives_request() -> bool:
     """Flask up to 3.1 reuses an app context that is there; later ones push one per request. The
     end of a copy of a request's context, within that, is not the end of the request."""
     context = this_context()
-    tokens: Any = getattr(context, "_cv_tokens", None)
-    if not tokens or not isinstance(tokens[-1], tuple) or tokens[-1][1] is not None:
+    tokens = getattr(context, "_cv_tokens", None)
+    if not tokens or tokens[-1][1] is not None:
         return False
     around = tokens[-1][0].old_value
     return getattr(around, "request", None) is not context.request

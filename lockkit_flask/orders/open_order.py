@@ -9,10 +9,9 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.local import LocalProxy
 
 from lockkit.orders import gate, redis_records
-from lockkit_flask.leases import request_leases
 
 if TYPE_CHECKING:
-    from flask import Flask, Response
+    from flask import Response
 
     from lockkit.leases.until import Transaction
     from lockkit_flask.orders.visit import Visit
@@ -22,12 +21,9 @@ class OpenOrder(gate.OpenOrder):
     """``request.order``: has ``order_id``, ``fencing_token`` and ``orphan``."""
 
     visit: Visit
-    app: Flask
+    context: Any  #: of its request
     active = False  #: the app's sessions work inside its transaction
     kept: Transaction | None = None  #: the leases that its end gives back: until="commit"
-
-    context: object  #: of its request
-    check_leases = staticmethod(request_leases.check_all)
 
     def capture(self, response: Response) -> None:
         """The view's answer, before hooks change it or save something."""

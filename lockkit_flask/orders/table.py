@@ -79,7 +79,9 @@ class OrderTable(Table):
     def find(self, key: str, *, fresh: bool) -> Record | None:
         """The record, read outside of any transaction."""
         self.refuse_earlier()
-        with typed_errors(), _for_one_query(self.engine) as connection:
+        with typed_errors(), self.engine.connect() as connection:
+            if connection.dialect.name == "postgresql":  # BEGIN would be a round trip, and its end
+                connection.execution_options(isolation_level="AUTOCOMMIT")
             return rows.find(Sql(connection), key)
 
     def refuse_earlier(self) -> None:
@@ -177,6 +179,7 @@ class Savepoints:
         self._anew: list[Savepoint] = []
         self._fails = False  #: if the last statement failed, PostgreSQL takes only ROLLBACK
         self._is_undone = False
+        self.committed = False  #: one was released by the COMMIT of its session
         sa.event.listen(connection, "before_cursor_execute", self._before, retval=True)
         sa.event.listen(connection, "after_cursor_execute", self._after)
 
@@ -201,9 +204,7 @@ class Savepoints:
         while (nested := self._connection.get_nested_transaction()) and not nested.is_active:
             nested.close()
 
-    def _before(
-        self, conn: object, cursor: object, sql: str, parameters: object, *_: object
-    ) -> tuple[str, Any]:
+    def _before(self, conn: Any, cursor: Any, sql: str, values: Any, *_: Any) -> tuple[str, Any]:
         db_session.note_statement(self._last, conn, cursor, sql)
         mark = _MARK.fullmatch(sql)
         if mark is not None:
@@ -211,14 +212,12 @@ class Savepoints:
         elif len(self.joined) > 1 and db_session.are_changes([sql]):
             self._changes += filter(None, [self._last()])
         self._fails = True  # until it has succeeded
-        return sql, parameters
+        return sql, values
 
     def _after(self, _: object, cursor: Any, *__: object) -> None:
         self._fails = False
         for point in self._anew:
-            cursor.execute(
-                f"SAVEPOINT {point.name}"
-            )  # the older one of this name ends with the order
+            cursor.execute(f"SAVEPOINT {point.name}")  # the older one ends with the order
             point.since = len(self._changes)
         self._anew = []
 
@@ -228,15 +227,16 @@ class Savepoints:
 
     def _follow(self, sql: str, verb: str, name: str) -> str:
         """Note a statement about a savepoint. Returns the statement to execute."""
-        session = self._last()
-        if not verb and session is not None:
-            said = db_session.said_in(session)
-            self._open.append(Savepoint(name, session, said, len(self._changes)))
+        if not verb:
+            if (session := self._last()) is not None:
+                said = db_session.said_in(session)
+                self._open.append(Savepoint(name, session, said, len(self._changes)))
+            return sql
         place = next((n for n, each in enumerate(self._open) if each.name == name), None)
-        if not verb or place is None:  # it may have ended with one around it
-            return sql if not verb else f"SAVEPOINT {name}"
-        point, inside = self._open[place], self._open[place + 1 :]
-        inside = [each for each in inside if each.session is not point.session]
+        if place is None:  # it has ended with one around it
+            return f"SAVEPOINT {name}"
+        point = self._open[place]
+        inside = [each for each in self._open[place + 1 :] if each.session is not point.session]
         is_shared = any(each is not point.session for each in self._changes[point.since :])
         undoes = verb != "RELEASE " and (self._fails or point.has_changes())
         self._open[place:] = [] if undoes else inside
@@ -245,27 +245,18 @@ class Savepoints:
             del self._changes[point.since :]
             return sql
         if verb == "RELEASE ":
-            self._make_anew(point)
+            self._note_commit(point)
         if inside:
             return f"SAVEPOINT {name}"
         return f"RELEASE SAVEPOINT {name}" if is_shared else sql
 
-    def _make_anew(self, point: Savepoint) -> None:
+    def _note_commit(self, point: Savepoint) -> None:
         """Make those around it anew, but not after ``begin_nested()``, which commits no session."""
         if any(each.session is point.session for each in self._open):
             return
-        for each in reversed(self._open):
-            if each.has_changes():
-                return
-            self._anew.insert(0, each)
-
-
-def _for_one_query(engine: sa.Engine) -> sa.Connection:
-    """A connection; on PostgreSQL without BEGIN and ROLLBACK: each would be a round trip."""
-    connection = engine.connect()
-    if engine.dialect.name == "postgresql":
-        connection.execution_options(isolation_level="AUTOCOMMIT")
-    return connection
+        self.committed = True
+        changed = [n for n, each in enumerate(self._open, 1) if each.has_changes()]
+        self._anew = self._open[max(changed, default=0) :]
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from flask import session
-from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from werkzeug.exceptions import HTTPException
 
@@ -22,7 +21,7 @@ from lockkit.model.errors import ConfigurationError, LeaseLost
 from lockkit.orders import Forget, Keep, gate, refusals
 from lockkit.orders.failures import note, unsaved
 from lockkit.orders.record import refuses
-from lockkit_flask.leases import db_session
+from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.orders.open_order import OpenOrder
 from lockkit_flask.orders.table import Savepoints, Sql, typed_errors
 from lockkit_flask.web.refusals import refused
@@ -46,7 +45,6 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
     engine: sa.Engine
     connection: sa.Connection | None = None
     savepoints: Savepoints
-    committed = False  #: by the view: a savepoint of this connection was released
     _refused = False  #: the view raised a refusal, which rolls nothing back
     _sends_away = False  #: it has asked a guest to log in
 
@@ -77,7 +75,9 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
         They find its connection in the pool, which may have no other. ``abort(redirect(…))`` is an
         answer and not a failure. After a refusal, what the view has committed stays.
         """
-        status = _status(error) if isinstance(error, HTTPException) else 500
+        status = 500
+        if isinstance(error, HTTPException):
+            status = error.response.status_code if error.response else error.code or status
         self._refused = refuses(status)
         if self._refused or status < HTTPStatus.BAD_REQUEST:
             return None
@@ -86,24 +86,34 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
         return super().fail(error)
 
     def capture(self, response: Response) -> None:
+        """Whether the view redirects somebody without a user, and has saved nothing, is seen now.
+
+        An app's own checks that ask for a login do so. It is not a result: the same form may be
+        sent again after the login, and nothing here could happen twice. A view that commits
+        has a result: a function of the database may write, however its statement looks.
+        """
         self.visit.capture(response)
-        self._sends_away = self._sends_a_guest_away()
+        if response.status_code in REDIRECTS and self.visit.of_guest:
+            self._sends_away = not (self.savepoints.committed or db_session.has_writes())
+
+    def check_leases(self) -> None:
+        super().check_leases()
+        request_leases.check_all()
+        if self.kept is not None:
+            self.kept.check()
 
     def _end(self, response: Response) -> Response:
         try:
-            return self._conclude(response)
+            outcome = self._verdict(response)
+            refused = isinstance(outcome, Forget) or self._refused or self._sends_away
+            if isinstance(outcome, (Keep, Forget)) and refused and not self.failed:
+                return self._commit(None, response)
+            if not isinstance(outcome, Keep):
+                self._roll_back()
+                return response
+            return (self._keep if self.failed else self._commit)(outcome.record, response)
         finally:
             self.abandon()
-
-    def _conclude(self, response: Response) -> Response:
-        outcome = self._verdict(response)
-        refused = isinstance(outcome, Forget) or self._refused or self._sends_away
-        if isinstance(outcome, (Keep, Forget)) and refused and not self.failed:
-            return self._commit(None, response)
-        if not isinstance(outcome, Keep):
-            self._roll_back()
-            return response
-        return (self._keep if self.failed else self._commit)(outcome.record, response)
 
     def abandon(self) -> None:
         """Give the connection back, rolling back what was not committed. Idempotent."""
@@ -113,19 +123,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
         except SQLAlchemyError as error:
             note(error)
         finally:
-            self.active = False
             self._discard()
-
-    def _sends_a_guest_away(self) -> bool:
-        """Whether the view redirects somebody without a user, and has saved nothing.
-
-        An app's own checks that ask for a login do so. It is not a result: the same form may be
-        sent again after the login, and nothing here could happen twice. A view that commits
-        has a result: a function of the database may write, however its statement looks.
-        """
-        answered = self.visit.captured
-        redirects = answered is not None and answered.status in REDIRECTS
-        return redirects and self.visit.of_guest and not (self.committed or db_session.has_writes())
 
     def _roll_back(self) -> None:
         """Undo everything. Sessions work on connections of their own again."""
@@ -133,12 +131,11 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
             with suppress(SQLAlchemyError):  # after a deadlock MySQL has no savepoints any more
                 db_session.roll_back()
         finally:
-            self.active = False
             self._discard()  # which rolls back
             self._before.restore()
 
     def _discard(self) -> None:
-        connection, self.connection = self.connection, None
+        self.active, connection, self.connection = False, self.connection, None
         if connection is not None:
             if not connection.in_transaction():  # else a COMMIT that failed stays open in the pool
                 connection.rollback()
@@ -150,7 +147,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
         If the database does not take it, that does no harm: the next try is refused anew.
         """
         if record.snapshot.status < HTTPStatus.BAD_REQUEST:
-            if not self.committed:
+            if not self.savepoints.committed:
                 return response
             raise ConfigurationError(
                 "a view raised after it had committed, so its order was rolled back, but an error "
@@ -190,13 +187,6 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
         return response
 
 
-def _note_commit(_: Session) -> None:
-    """A session of the app has committed; within an order that releases a savepoint."""
-    order: Any = db_session.order_of_app()
-    if order is not None and order.active and order.savepoints.joined:
-        order.committed = True
-
-
 class SessionBefore:
     """The visitor's session before the view: if the order is undone, an emptied cart comes back.
 
@@ -228,10 +218,6 @@ def _refuse_autocommit(connection: sa.Connection) -> None:
         )
 
 
-def _status(error: HTTPException) -> int:
-    return error.response.status_code if error.response else error.code or 500
-
-
 def teach_to_join(db: SQLAlchemy) -> None:
     """Have the sessions of this extension join an order's transaction. Once, for all its apps.
 
@@ -254,5 +240,4 @@ def teach_to_join(db: SQLAlchemy) -> None:
         return joined
 
     session_class.get_bind = get_bind
-    event.listen(session_class, "after_commit", _note_commit)
     setattr(session_class, _INSTALLED, True)

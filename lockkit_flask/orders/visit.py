@@ -75,11 +75,9 @@ class Visit(visit.Visit):
         return self._gate.open(self, decision)
 
     def attach(self, opened: OpenOrder) -> None:  # type: ignore[override]
-        opened.app = current_app._get_current_object()  # type: ignore[attr-defined]
         opened.context, opened.outer = request_leases.this_context(), ORDER.get()
         ORDER.set(opened)
         self.request.order = opened
-        request_leases.add(self, opened.decision.lease, is_view=False)
 
     def detach(self, opened: OpenOrder) -> None:  # type: ignore[override]
         if ORDER.get() is opened:  # a view may have sent an app another order

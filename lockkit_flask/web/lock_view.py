@@ -63,7 +63,11 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
                 return self.refuse(error)
             called = current_app.ensure_sync(view) if is_async else view
             answer = called(*args, **kwargs)
-            _check(lease)
+            try:
+                lease.check()
+            except LeaseLost:
+                db_session.roll_back()  # what the view has not committed
+                raise
             return answer
 
         mark(wrapper, self)
@@ -88,7 +92,7 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
             raise
         except LockError as error:
             _abort(error)
-        request_leases.add(self, lease)
+        request_leases.add(lease, self)
         return lease
 
     def refuse(self, error: AcquireTimeout) -> Any:
@@ -156,12 +160,3 @@ def _abort(error: LockError) -> NoReturn:
     if refusal is None:
         raise error
     raise http_exception(refusal, error) from error
-
-
-def _check(lease: AnyLease) -> None:
-    """Raise LeaseLost if the view outlived its lease; what it has not committed is dropped."""
-    try:
-        lease.check()
-    except LeaseLost:
-        db_session.roll_back()
-        raise

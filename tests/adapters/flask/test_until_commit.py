@@ -15,7 +15,15 @@ from flask_project import Order, User, db
 
 import lockkit
 from lockkit.model.errors import ConfigurationError, LeaseLost
-from lockkit_flask import LockKit, OpenTransaction, alocks, idempotent, locked, locks
+from lockkit_flask import (
+    LockKit,
+    OpenTransaction,
+    alocks,
+    idempotent,
+    lock_view,
+    locked,
+    locks,
+)
 from lockkit_flask.leases import db_session
 from lockkit_flask.state import app_locks
 
@@ -523,6 +531,20 @@ def test_what_a_test_has_changed_around_its_session_is_not_asked(context: Flask)
         session.add(Order(name="pending"))
         with pytest.raises(OpenTransaction, match="has changes"):
             locks["default"].lock("stock:42").acquire()
+        session.rollback()
+        around.rollback()
+
+
+def test_what_a_test_has_flushed_around_a_locked_request_stays(context: Flask) -> None:
+    context.add_url_rule("/stock", "stock", lock_view("stock:42")(lambda: "ok"))
+    session = db.session()
+    with db.engine.connect() as outer, outer.begin() as around:
+        session.join_transaction_mode = "create_savepoint"
+        session.connection(bind_arguments={"bind": outer})
+        session.add(Order(name="flushed"))
+        session.flush()
+        assert context.test_client().get("/stock").text == "ok"
+        assert outer.scalars(sa.select(Order.name)).all() == ["flushed"]
         session.rollback()
         around.rollback()
 

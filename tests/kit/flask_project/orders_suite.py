@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flask import Blueprint, Response, abort, render_template_string, request, session
 from flask.views import MethodView
@@ -13,7 +13,6 @@ from flask_project import db, put
 from flask_project.hooks import permission_required
 from lockkit import LeaseLost
 from lockkit_flask import current_order, idempotent, lock_view, locks
-from lockkit_flask.leases import request_leases
 
 if TYPE_CHECKING:
     from flask.typing import ResponseReturnValue
@@ -238,9 +237,8 @@ for name, view in {
 
 @orders.post("/loses")
 def loses() -> ResponseReturnValue:
-    (held,) = request_leases.of_this_request()
+    (lease,) = current_order.leases
     sell("loses")
-    lease: Any = held.lease
     assert locks["default"].break_(lease.name, fence=current_order.fencing_token)
     try:
         lease.extend()

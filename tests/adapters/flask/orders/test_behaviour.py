@@ -27,7 +27,6 @@ from lockkit_flask import (
     locks,
     remember_guest,
 )
-from lockkit_flask.leases import request_leases
 from lockkit_flask.state import app_locks
 
 if TYPE_CHECKING:
@@ -315,10 +314,9 @@ def test_a_lost_lease_rolls_back(make_shop: Callable[..., Flask], ends: Callable
     def lose() -> str:
         db.session.add(Order(name="lose"))
         db.session.commit()
-        (held,) = request_leases.of_this_request()
-        lease: Any = held.lease
+        (lease,) = current_order.leases
         locks["default"].break_(lease.name, fence=lease.fencing_token)  # if it still lasts
-        while not lost():
+        while not lease.lost:
             threading.Event().wait(0.01)
         return ends()
 
@@ -408,15 +406,6 @@ def test_a_lock_of_the_view_lasts_until_the_commit_though_its_app_context_has_en
     assert post(shop, "/pushed").status_code == 201
     assert sorted(held) == ["order", "stock"]
     assert nothing_is_held(shop)
-
-
-def lost() -> bool:
-    """Whether the request has been told that it lost the lock of its order."""
-    try:
-        request_leases.check_all()
-    except lockkit.LeaseLost:
-        return True
-    return False
 
 
 def test_the_lock_store_is_down(make_shop: Callable[..., Flask]) -> None:

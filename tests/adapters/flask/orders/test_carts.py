@@ -10,7 +10,6 @@ from flask_project import db, put
 
 from lockkit.model.errors import LeaseLost
 from lockkit_flask import current_order, locks
-from lockkit_flask.leases.request_leases import of_this_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,10 +61,10 @@ def forgets() -> ResponseReturnValue:
 
 def loses() -> ResponseReturnValue:
     """Somebody breaks its lock meanwhile."""
-    (held,) = of_this_request()
-    assert locks["default"].break_(held.lease.name, fence=current_order.fencing_token)
+    (lease,) = current_order.leases
+    assert locks["default"].break_(lease.name, fence=current_order.fencing_token)
     with pytest.raises(LeaseLost):
-        held.lease.extend()  # type: ignore[union-attr]
+        lease.extend()
     return "", 201
 
 
