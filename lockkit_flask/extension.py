@@ -42,12 +42,12 @@ class LockKit:
         if EXTENSION in app.extensions:
             raise ConfigurationError(f"lockkit is set up on the app {app.name!r} already")
         locks = AppLocks(read_config(app))
-        _make_instance_folder(app, locks)
+        if locks["default"].settings.location == default_location(app):
+            with contextlib.suppress(OSError):  # the first use of the file will tell
+                Path(app.instance_path).mkdir(parents=True, exist_ok=True)
         if locks.config.orders is not None:
-            orders = locks.config.orders
-            locks.orders = Gate(app, orders, locks.config.user_pk, locks[orders.alias])
-            locks.orders.install(app)
-        forms.install(app, orders=locks.orders is not None)
+            locks.orders = Gate(app, locks.config.orders, locks)
+        app.jinja_env.globals["order_id_field"] = forms.order_id_field
         request_leases.install(app)  # after the orders, whose transactions then end first
         db_session.watch_contexts(app)
         checks.tell_at_first_request(app)
@@ -69,10 +69,3 @@ class LockKit:
             locks[alias].store.create_table()
         for table in locks.orders.tables() if locks.orders is not None else ():
             table.create()
-
-
-def _make_instance_folder(app: Flask, locks: AppLocks) -> None:
-    """For the file that is used without settings. If this fails, the first use of it will tell."""
-    if locks["default"].settings.location == default_location(app):
-        with contextlib.suppress(OSError):
-            Path(app.instance_path).mkdir(parents=True, exist_ok=True)

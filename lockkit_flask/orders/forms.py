@@ -24,7 +24,7 @@ from lockkit_flask.conf import flask_login_user
 from lockkit_flask.state import app_locks
 
 if TYPE_CHECKING:
-    from flask import Flask, Response
+    from flask import Response
 
     from lockkit.orders import OrderSettings
     from lockkit_flask.conf import UserHook
@@ -89,14 +89,10 @@ def user_of(user_pk: UserHook) -> str | None:
             f"LOCKKIT_USER returns {type(user).__name__}; it must return the user's primary "
             f"key, as a string, an integer or a UUID, or None for nobody"
         )
-    return f"{_model_of_user(user_pk)}:{user}"
-
-
-def install(app: Flask, *, orders: bool) -> None:
-    """For templates and logins. Without orders, a template that asks for an order ID raises."""
-    app.jinja_env.globals["order_id_field"] = order_id_field
-    if orders:
-        app.after_request(_hand_over)
+    model = "user"
+    if user_pk is flask_login_user:
+        model = type(import_module("flask_login").current_user._get_current_object()).__qualname__
+    return f"{model}:{user}"  # without its module, which another deployment may have renamed
 
 
 def _order_settings() -> OrderSettings:
@@ -123,12 +119,16 @@ def _secret() -> str:
     return str(secret)
 
 
-def _hand_over(response: Response) -> Response:
+def hand_over(response: Response) -> Response:
     """A guest's secret becomes that of the user who has logged in."""
     text = _brought()
     if text is None or "." in text or request.endpoint == STATIC:
         return response
-    user = _user_if_known()
+    try:
+        user = user_of(app_locks().config.user_pk)
+    except Exception as error:  # noqa: BLE001  the app's function may refuse if there is no user
+        log.debug("LOCKKIT_USER failed after a request: %s", type(error).__name__)
+        return response
     return response if user is None else _give(response, f"{text}.{_mark(text, user)}")
 
 
@@ -163,25 +163,6 @@ def _only_for_this_visitor(response: Response) -> Response:
     response.cache_control.public = False
     response.cache_control.private = True
     return response
-
-
-def _model_of_user(user_pk: UserHook) -> str:
-    """The class of Flask-Login's user, or a fixed word for the user of LOCKKIT_USER.
-
-    Its module is left out, because it may differ in another deployment of the same app.
-    """
-    if user_pk is not flask_login_user:
-        return "user"
-    return type(import_module("flask_login").current_user._get_current_object()).__qualname__
-
-
-def _user_if_known() -> str | None:
-    """The user; None if LOCKKIT_USER fails: the app's function may refuse if there is no user."""
-    try:
-        return user_of(app_locks().config.user_pk)
-    except Exception as error:  # noqa: BLE001  no answer shall fail because of a cookie
-        log.debug("LOCKKIT_USER failed after a request: %s", type(error).__name__)
-        return None
 
 
 def _mark(secret: str, user: str) -> str:

@@ -38,7 +38,7 @@ from lockkit.orders.settings import HOOKS, SAFE_METHODS, UNSAFE_METHODS
 from lockkit.orders.visit import ViewOptions, options_in
 from lockkit.web.route_checks import module_of, wrappers
 from lockkit_flask.leases import db_session, request_leases
-from lockkit_flask.orders.forms import form_ids
+from lockkit_flask.orders.forms import form_ids, hand_over
 from lockkit_flask.orders.open_order import ClaimedOrder, OpenOrder
 from lockkit_flask.orders.visit import Visit, expect_whole_body, options_of
 from lockkit_flask.state import app_locks
@@ -48,10 +48,9 @@ if TYPE_CHECKING:
     from flask import Flask, Response
     from flask_sqlalchemy import SQLAlchemy
 
-    from lockkit.leases.client import LockClient
     from lockkit.orders import OrderSettings, Proceed
-    from lockkit_flask.conf import UserHook
     from lockkit_flask.orders.table import OrderTable
+    from lockkit_flask.state import AppLocks
 
 _GIVEN = "_lockkit_given"
 
@@ -59,33 +58,31 @@ _GIVEN = "_lockkit_given"
 class Gate:
     """The orders of one app: which request is one, whose it is, and whether its view may run."""
 
-    def __init__(
-        self, app: Flask, settings: OrderSettings, user_pk: UserHook, locks: LockClient
-    ) -> None:
+    def __init__(self, app: Flask, settings: OrderSettings, locks: AppLocks) -> None:
         """Raises ConfigurationError if records can be kept neither in a database nor in Redis, and
-        for a function of the settings that does not exist."""
-        self.settings = settings
+        for an alias or a function of the settings that does not exist."""
         self.orders = Orders(settings, form_ids)
-        self.user_pk = user_pk
-        self.thread = gate.Thread(lambda _: locks)
+        self.user_pk = locks.config.user_pk
+        client = locks[settings.alias]
+        self.thread = gate.Thread(lambda _: client)
         for hook in HOOKS:
             self.orders.hook(hook)
         if settings.claims:
-            self.records: Any = RedisRecords(locks)
+            self.records: Any = RedisRecords(client)
             self.open: Callable[[Visit, Proceed], OpenOrder] = ClaimedOrder
         else:
-            self._open_in_database(_database(app))
+            self._open_in_database(_database(app), settings.using)
+        self._install(app)
 
-    def _open_in_database(self, db: SQLAlchemy) -> None:
-        from lockkit_flask.orders.schema import order_table
-        from lockkit_flask.orders.table import OrderTable  # imports SQLAlchemy
+    def _open_in_database(self, db: SQLAlchemy, using: str | None) -> None:
+        from lockkit_flask.orders.table import OrderTable, order_table  # imports SQLAlchemy
         from lockkit_flask.orders.transaction import SharedTransaction, teach_to_join
 
-        self.records, self.open = OrderTable(db, self.settings.using), SharedTransaction
-        order_table(db.metadatas[self.settings.using])  # here: concurrent requests would collide
+        self.records, self.open = OrderTable(db, using), SharedTransaction
+        order_table(db.metadatas[using])  # here: concurrent requests would collide
         teach_to_join(db)
 
-    def install(self, app: Flask) -> None:
+    def _install(self, app: Flask) -> None:
         """``dispatch_request`` is the one place after every hook before the view.
 
         The first ``after_request`` function of the list runs last.
@@ -93,15 +90,18 @@ class Gate:
         self.dispatch = partial(self._dispatch, app.dispatch_request)
         vars(app)["dispatch_request"] = self.dispatch
         app.after_request_funcs.setdefault(None, []).insert(0, _finish)
+        app.after_request(hand_over)
         request_started.connect(expect_whole_body, app)
         got_request_exception.connect(_note_failure, app)
         request_leases.after(app, "do_teardown_request", _abandon)
 
     def tables(self) -> list[OrderTable]:
         """Where the current app has records: by the settings, and by views that say ``using``."""
-        if self.settings.claims:
+        if self.orders.claims:
             return []
-        return [self.records, *map(self.records.of, sorted(binds_of(current_app)))]
+        views = current_app.view_functions.values()
+        using = {options_in([place]).using for view in views for place in places_of(view)}
+        return [self.records, *map(self.records.of, sorted(filter(None, using)))]
 
     def run(self, call: Callable[[], Any], options: ViewOptions) -> Any:
         """The answer to the current request, whose view is called only as a new order."""
@@ -116,36 +116,37 @@ class Gate:
             return call()
         return self._proceed(opened, call) if isinstance(opened, OpenOrder) else _given(opened)
 
-    def records_in(self, using: str | None) -> Any:
-        """``using``: a bind key; None: as the settings say."""
-        return self.records if using is None or self.orders.claims else self.records.of(using)
-
     def _dispatch(self, dispatch: Callable[..., Any], *args: Any) -> Any:
-        vars(request._get_current_object()).setdefault("order")  # type: ignore[attr-defined]
+        vars(request).setdefault("order")
         if request.url_rule is None or request.routing_exception is not None:
             return dispatch(*args)
         options = options_of(view_of(request), request.method)
-        if options.exempt or options.inside:
-            return _unless_given(_enclosed(partial(dispatch, *args)))
-        if self.orders.covers(request.method, request.path):
+        decides = options.exempt or options.inside
+        if not decides and self.orders.covers(request.method, request.path):
             return self.run(partial(dispatch, *args), options)
         try:
             return _unless_given(dispatch(*args))
+        except LeaseLost as error:  # of a lock_view above ``@idempotent``
+            opened = of_request()
+            if opened is None:
+                raise
+            return _given(opened.fail(error))
         finally:
-            if request.method in UNSAFE_METHODS:
+            if not decides and request.method in UNSAFE_METHODS:
                 tell_uncovered(form_ids, request, "form", "_cached_data")
 
     def _proceed(self, opened: OpenOrder, call: Callable[[], Any]) -> Any:
         """Take the locks of the view, have the record written, and run the view."""
         begun = False
         try:
-            answer = take_locks(opened.visit.options.below) or _answer_of(opened)
-            begun = answer is None
+            refuse = take_locks(opened.visit.options.below)
+            answer = None if refuse else result_of(gate.begin(opened, self.thread))
+            begun = refuse is None and answer is None
         finally:
             if not begun:  # also if interrupted: the view has not run
                 _end(opened)
-        if answer is not None:
-            return _given(answer())
+        if not begun:
+            return _given(refuse() if refuse else answer)
         try:
             return call()
         except BaseException as error:  # the view's own, or an interrupt: ``fail`` decides
@@ -163,38 +164,20 @@ def of_request() -> OpenOrder | None:
     return None if found is None or found.context is not request_leases.this_context() else found
 
 
-def _enclosed(call: Callable[[], Any]) -> Any:
-    """What the view returns. A lock_view above ``@idempotent`` may have lost its lease."""
-    try:
-        return call()
-    except LeaseLost as error:
-        opened = of_request()
-        if opened is None:
-            raise
-        return _given(opened.fail(error))
-
-
 def _given(answer: Any) -> Any:
     """Note an answer that replaces what the view returns."""
-    current = request._get_current_object()  # type: ignore[attr-defined]
-    vars(current)[_GIVEN] = answer
+    vars(request)[_GIVEN] = answer
     return answer
 
 
 def _unless_given(returned: Any) -> Any:
     """A decorator above ``@idempotent`` may serialise what the view returns, but not an answer that
     was given instead, because that is complete. The decorator may still refuse."""
-    answer = vars(request._get_current_object()).get(_GIVEN)  # type: ignore[attr-defined]
+    answer = vars(request).get(_GIVEN)
     if answer is None or returned is answer:
         return returned
     made = current_app.make_response(returned)
     return made if made.status_code >= HTTPStatus.MULTIPLE_CHOICES else answer
-
-
-def _answer_of(opened: OpenOrder) -> Callable[[], Any] | None:
-    """None: the view may run."""
-    answer = result_of(gate.begin(opened, opened.visit.thread))
-    return None if answer is None else lambda: answer
 
 
 def _capture(response: Response) -> Response:
@@ -252,13 +235,6 @@ def _abandon() -> None:
 
 def _end(opened: OpenOrder) -> None:
     result_of(gate.leave(opened, opened.visit.thread))
-
-
-def binds_of(app: Flask) -> set[str]:
-    """The databases that views of this app name with ``@idempotent(using=…)``."""
-    places = [place for view in app.view_functions.values() for place in places_of(view)]
-    found = {options_in([place]).using for place in places}
-    return {using for using in found if using is not None}
 
 
 def _is_exempt(view: Callable[..., Any]) -> bool:

@@ -18,7 +18,6 @@ from lockkit.orders.failures import typed
 from lockkit.orders.rows import TABLE
 from lockkit.orders.table import Table
 from lockkit_flask.leases import db_session
-from lockkit_flask.orders.schema import order_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,10 +29,36 @@ EARLIER_TABLE = "lockkit_order_record"
 """The table of a release whose keys of orders this one cannot find."""
 _without_earlier: WeakSet[sa.Engine] = WeakSet()
 
+LARGEST_BODY = 2**24 - 1  # has MySQL choose MEDIUMBLOB; a plain BLOB ends at 64 KiB
+
 _MARK = re.compile(r"(RELEASE |ROLLBACK TO |)SAVEPOINT (\S+)")
 
 LISTENED = ("begin", "before_cursor_execute", "after_cursor_execute", "commit")
 """Listeners may choose a tenant's schema, or refuse a COMMIT."""
+
+
+def order_table(metadata: sa.MetaData) -> sa.Table:
+    """The table, within the app's metadata: ``create_all()`` makes it and Alembic sees it.
+
+    The columns mean the same as in Django's table of the same name: the two may be one.
+    """
+    if TABLE in metadata.tables:
+        return metadata.tables[TABLE]
+    return sa.Table(
+        TABLE,
+        metadata,
+        sa.Column("key", sa.String(64), primary_key=True),
+        sa.Column("order_id", sa.String(255), nullable=False),
+        sa.Column("request", sa.String(255), nullable=False),
+        sa.Column("fingerprint", sa.String(100), nullable=False),
+        sa.Column("created", sa.BigInteger, nullable=False),
+        sa.Column("expires", sa.BigInteger, nullable=False, index=True),
+        sa.Column("state", sa.String(16), nullable=False),
+        sa.Column("version", sa.Integer, nullable=False),
+        sa.Column("status", sa.Integer, nullable=False),
+        sa.Column("headers", sa.Text, nullable=False),
+        sa.Column("body", sa.LargeBinary(LARGEST_BODY), nullable=False),
+    )
 
 
 class OrderTable(Table):

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from inspect import isawaitable
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from flask import current_app, g, request, session
 from werkzeug.routing import BuildError
@@ -44,9 +44,10 @@ class Visit(visit.Visit):
     def __init__(self, gate: Gate, options: ViewOptions) -> None:
         current = request._get_current_object()  # type: ignore[attr-defined]
         super().__init__(gate.orders, current, options)
-        self.records = gate.records_in(options.using)
+        self.records = gate.records
+        if options.using is not None and not self.orders.claims:
+            self.records = gate.records.of(options.using)
         self._gate, self.thread = gate, gate.thread
-        self._limit = gate.settings.max_request
         self.of_guest = False  #: it came without a user and without a token
 
     def read(self) -> OrderRequest:
@@ -106,7 +107,7 @@ class Visit(visit.Visit):
         return str(csrf.generate_csrf())
 
     def order_response(self, response: Response) -> OrderResponse:
-        return order_response(response, self._gate.settings.max_response)
+        return order_response(response, self.orders.settings.max_response)
 
     def asks_to_log_in(self, response: Response) -> bool:
         """Whether it is the redirect to the login page of Flask-Login."""
@@ -150,22 +151,18 @@ class Visit(visit.Visit):
 
     def _payload(self) -> Payload:
         request: Request = self.request
-        vars(request).setdefault("stream", self._stream())
+        limit = self.orders.settings.max_request
+        most = limit + 1  # a chunked body may go on for ever; one byte shows it is too large
+        most = min(request.max_content_length or most, most)
+        vars(request).setdefault("stream", get_input_stream(request.environ, True, most))
         # Cached: a form is parsed from it, and the view has it, too.
         body = b"" if request.mimetype == MULTIPART else request.get_data()
-        if request.mimetype not in FORM_TYPES or len(body) > self._limit:
+        if request.mimetype not in FORM_TYPES or len(body) > limit:
             return Payload(body=body)
         form = list(request.form.items(multi=True))
         files = [_file(name, file) for name, file in request.files.items(multi=True)]
         # Werkzeug reads no field of a form with a byte that is not UTF-8.
         return Payload(form=form, files=files, body=b"" if form else body)
-
-    def _stream(self) -> IO[bytes]:
-        request: Request = self.request
-        most = self._limit + 1  # a chunked body may go on for ever; one byte shows it is too large
-        return get_input_stream(
-            request.environ, True, min(request.max_content_length or most, most)
-        )
 
     def known(self) -> visit.Known:
         user = user_of(self._gate.user_pk)
