@@ -48,7 +48,7 @@ def read_config(app: Flask) -> Config:
             url=app.config.get(URL_VARIABLE),
         ),
         views=read_view_settings(app.config.get("LOCKKIT_VIEWS")),
-        user_pk=_user_hook(app.config.get("LOCKKIT_USER")),
+        user_pk=check_callable("LOCKKIT_USER", app.config.get("LOCKKIT_USER")) or flask_login_user,
         orders=None if orders is None else read_order_settings(orders),
         said=_said(app),
     )
@@ -84,28 +84,15 @@ def default_location(app: Flask) -> str:
     return f"sqlite:///{Path(app.instance_path) / 'lockkit.sqlite3'}"
 
 
-def require_users(user_pk: UserHook) -> None:
-    """Raise ConfigurationError if the app does not say who its users are."""
-    if user_pk is flask_login_user and not _has_flask_login():
-        raise ConfigurationError(
-            "{user.pk} names the user, and this app does not say who that is: set LOCKKIT_USER "
-            "to a callable that returns the user's primary key, or set Flask-Login up"
-        )
-
-
-def _has_flask_login() -> bool:
+def has_flask_login() -> bool:
     from flask import current_app
 
     return hasattr(current_app, "login_manager")
 
 
-def _user_hook(value: object) -> UserHook:
-    return check_callable("LOCKKIT_USER", value) or flask_login_user
-
-
 def flask_login_user() -> object:
     """The user of Flask-Login, if the app uses it."""
-    if not _has_flask_login():
+    if not has_flask_login():
         return None
     user = import_module("flask_login").current_user
     return user.get_id() if user.is_authenticated else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from flask import request_started
@@ -13,7 +13,7 @@ from lockkit.model.log import log
 from lockkit.model.types import Finding
 from lockkit.operate.setting_checks import setting_findings, store_findings
 from lockkit.orders.redis_records import dangers
-from lockkit.orders.settings import SAFE_METHODS
+from lockkit.orders.settings import UNSAFE_METHODS
 from lockkit.web.route_checks import (
     Route,
     Url,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from lockkit.orders import Orders
     from lockkit.orders.visit import ViewOptions
+    from lockkit_flask.orders.gate import Gate
 
 ERRORS = (
     *("missing-alias", "missing-field", "no-orders", "replaced-dispatch"),
@@ -55,17 +56,17 @@ def findings(app: Flask) -> Iterator[Finding]:
 def view_findings(app: Flask) -> Iterator[Finding]:
     """The faults of routes."""
     locks = app_locks(app)
-    orders = None if locks.orders is None else locks.orders.orders
-    if orders is not None and orders.settings.paths:
+    gate = locks.orders
+    if gate is None:
+        yield from dict.fromkeys(_without_orders(app))
+    elif paths := gate.orders.settings.paths:
         urls = [Url(rule.rule, {"": _paths(rule)}) for rule in app.url_map.iter_rules()]
-        yield from path_findings(orders.settings.paths, urls)
-        yield from dict.fromkeys(_of_one_slash(app, orders))
-        yield from _replaced_dispatch(app)
-    elif orders is None:
-        yield from _without_orders(app)
+        yield from path_findings(paths, urls)
+        yield from dict.fromkeys(_of_one_slash(app, gate.orders))
+        yield from _replaced_dispatch(app.dispatch_request, gate)
     yield from route_findings(_routes(app), locks.config.aliases)
-    if orders is not None and orders.settings.authorize_replay is None:
-        yield from dict.fromkeys(_unknown_checks(app, orders))  # of several methods
+    if gate is not None and gate.orders.settings.authorize_replay is None:
+        yield from dict.fromkeys(_unknown_checks(app, gate.orders))  # of several methods
 
 
 def every_finding(app: Flask) -> Iterator[Finding]:
@@ -97,9 +98,8 @@ def tell_at_first_request(app: Flask) -> None:
 
 def _without_orders(app: Flask) -> Iterator[Finding]:
     """Views with ``@idempotent`` where LOCKKIT_ORDERS is not set."""
-    for rule in app.url_map.iter_rules():
-        view, methods = app.view_functions.get(rule.endpoint), rule.methods or set()
-        if any(options_of(view, method).inside for method in methods.difference(SAFE_METHODS)):
+    for view, rule, _, options in _routed(app, UNSAFE_METHODS):
+        if options.inside:
             yield Finding(
                 "no-orders",
                 f"{_name_of(view, rule)} at {rule.rule!r} has @idempotent, and LOCKKIT_ORDERS is "
@@ -110,7 +110,7 @@ def _without_orders(app: Flask) -> Iterator[Finding]:
 
 def _of_one_slash(app: Flask, orders: Orders) -> Iterator[Finding]:
     """Views of orders that have two paths, of which PATHS fits one."""
-    for rule, method, options in _routed(app, orders):
+    for _, rule, method, options in _routed(app, orders.settings.methods):
         fit = [path for path in _paths(rule) if orders.covers(method, path)]
         other = next((other for path in fit if (other := _other(path)) not in fit), None)
         if rule.strict_slashes or options.exempt or options.inside or other is None:
@@ -123,10 +123,9 @@ def _of_one_slash(app: Flask, orders: Orders) -> Iterator[Finding]:
         )
 
 
-def _replaced_dispatch(app: Flask) -> Iterator[Finding]:
+def _replaced_dispatch(found: Any, gate: Gate) -> Iterator[Finding]:
     """A replacement after LockKit, unless functools.wraps says that it calls what was there."""
-    gate, found = app_locks(app).orders, app.dispatch_request
-    if gate is not None and gate.dispatch not in wrappers(found):
+    if gate.dispatch not in wrappers(found):
         name = getattr(found, "__qualname__", repr(found))
         yield Finding(
             "replaced-dispatch",
@@ -137,20 +136,19 @@ def _replaced_dispatch(app: Flask) -> Iterator[Finding]:
         )
 
 
-def _routed(app: Flask, orders: Orders) -> Iterator[tuple[Rule, str, ViewOptions]]:
-    """The routes with methods of orders."""
+def _routed(app: Flask, of: Iterable[str]) -> Iterator[tuple[Any, Rule, str, ViewOptions]]:
+    """The views at their routes, for each of these methods."""
     for rule in app.url_map.iter_rules():
         view = app.view_functions.get(rule.endpoint)
-        for method in sorted(orders.settings.methods & (rule.methods or set())):
-            yield rule, method, options_of(view, method)
+        for method in sorted((rule.methods or set()).intersection(of) if view else ()):
+            yield view, rule, method, options_of(view, method)
 
 
 def _unknown_checks(app: Flask, orders: Orders) -> Iterator[Finding]:
     """Views of orders whose answers are not given again."""
-    for rule, method, options in _routed(app, orders):
-        view = app.view_functions.get(rule.endpoint)
+    for view, rule, method, options in _routed(app, orders.settings.methods):
         covered = any(orders.covers(method, path) for path in _paths(rule))
-        if view is None or options.exempt or not (covered or options.inside):
+        if options.exempt or not (covered or options.inside):
             continue
         unknown = unknown_check(view, method, options.below)
         if unknown is not None:

@@ -20,20 +20,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _Mount(click.Command):
-    """Leaves every argument to the command, ``--help`` and ``--`` included."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.params["argv"] = tuple(args)
-        return []
-
-
 @click.command(
     "locks",
-    cls=_Mount,
     add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     short_help="Show what is locked, by whom, and what is stuck; release what is stuck.",
 )
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def locks(ctx: click.Context, argv: tuple[str, ...]) -> None:
     """The exit statuses are those of ``lockkit.operate.commands``; a server need not import it."""

@@ -62,11 +62,12 @@ CurrentOrder = OpenOrder
 """The type of ``current_order``."""
 
 
-def _current() -> OpenOrder:
-    if not has_request_context() or getattr(request, "order", None) is None:
+def _current() -> Any:
+    order = getattr(request, "order", None) if has_request_context() else None
+    if order is None:
         raise RuntimeError("no order runs in this request")
-    return cast(OpenOrder, request.order)  # type: ignore[attr-defined]
+    return order
 
 
-current_order: OpenOrder = LocalProxy(_current)  # type: ignore[assignment]
+current_order = cast(OpenOrder, LocalProxy(_current))
 """The order that the running view makes; false if the request is not an order."""

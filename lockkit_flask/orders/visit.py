@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from werkzeug.datastructures import FileStorage
     from werkzeug.routing import Rule
 
-    from lockkit.orders import Order, Proceed, Refusal, Snapshot
+    from lockkit.orders import Order, Proceed, Snapshot
     from lockkit.orders.record import SentFile
     from lockkit_flask.orders.gate import Gate
     from lockkit_flask.orders.open_order import OpenOrder
@@ -40,6 +40,7 @@ class Visit(visit.Visit):
     """The current request."""
 
     captured: OrderResponse | None = None  #: what the view has answered
+    refuse = staticmethod(refused)
 
     def __init__(self, gate: Gate, options: ViewOptions) -> None:
         current = request._get_current_object()  # type: ignore[attr-defined]
@@ -88,9 +89,6 @@ class Visit(visit.Visit):
 
     def send(self, signal: str, order: Order) -> None:
         signals.send(getattr(signals, signal), order)
-
-    def refuse(self, refusal: Refusal) -> Response:
-        return refused(refusal)
 
     def respond(self, snapshot: Snapshot) -> Response:
         response = current_app.response_class(snapshot.body, snapshot.status)

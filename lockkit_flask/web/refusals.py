@@ -28,7 +28,16 @@ def http_exception(refusal: Refusal, why: LockError) -> HTTPException:
     error.code = said.status
     vars(error)["retry_after"] = said.retry_after
     error.response = _response(said)
-    _insist_on_headers(said)
+
+    @after_this_request
+    def add_missing(response: flask.Response) -> flask.Response:
+        if response.status_code == said.status:
+            headers = said.headers()
+            del headers["Content-Language"]  # of a text that the handler may not have used
+            for header, value in headers.items():
+                response.headers.setdefault(header, value)
+        return response
+
     return error
 
 
@@ -52,14 +61,14 @@ def answer_lock_errors(app: flask.Flask, busy_status: int) -> None:
     vars(app)["handle_user_exception"] = handle_or_answer
 
 
-def refused(reject: Refusal) -> flask.Response:
+def refused(refusal: Refusal) -> flask.Response:
     """The answer to a request that is an order and is not let in: ``application/problem+json``.
 
     For a browser it is the app's template ``lockkit/<code>.html``, ``lockkit/<status>.html`` or
     ``lockkit/refusal.html``, else a page of ours.
     """
-    log_refusal(request, reject)
-    return _response(in_language(reject))
+    log_refusal(request, refusal)
+    return _response(in_language(refusal))
 
 
 def _response(refusal: Refusal) -> flask.Response:
@@ -81,14 +90,3 @@ def in_language(refusal: Refusal) -> Refusal:
     from flask_babel import get_locale  # type: ignore[import-untyped]
 
     return refusal.in_language(str(get_locale()))
-
-
-def _insist_on_headers(refusal: Refusal) -> None:
-    @after_this_request
-    def add_missing(response: flask.Response) -> flask.Response:
-        if response.status_code == refusal.status:
-            headers = refusal.headers()
-            del headers["Content-Language"]  # of a text that the handler may not have used
-            for header, value in headers.items():
-                response.headers.setdefault(header, value)
-        return response

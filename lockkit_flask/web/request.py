@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lockkit.model.errors import ConfigurationError
 from lockkit.web.name_fields import URL_ENCODED, url_encoded
-from lockkit_flask.conf import require_users
+from lockkit_flask.conf import flask_login_user, has_flask_login
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +33,11 @@ class RequestView:
         return (self._request.view_args or {}).get(key)
 
     def user_pk(self) -> object:
-        require_users(self._user_pk)
+        if self._user_pk is flask_login_user and not has_flask_login():
+            raise ConfigurationError(
+                "{user.pk} names the user, and this app does not say who that is: set LOCKKIT_USER "
+                "to a callable that returns the user's primary key, or set Flask-Login up"
+            )
         return self._user_pk()
 
     def content_type(self) -> str:
