@@ -5,8 +5,8 @@ acts on it oversells. So the transaction that an earlier hook opened (Flask-Logi
 ended before a lock is asked for. If it has written, lockkit must not end it: that is an error.
 
 PostgreSQL and SQLite are asked which it is, and only then: without a lock none of this runs. Other
-databases do not tell, and inside an order all would say that it has written, because of its record.
-There the texts of a session's statements are kept, and read only if needed.
+databases do not tell. There the texts of a session's statements are kept, and read only if needed.
+Inside an order all would say that it has written, because of its record: there each text is read.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ _START = r"(?>[\s(]|--[^\n]*\n|/\*(?!!)(?s:.*?)\*/)*+"  # MySQL executes /*!…*
 _PLAN = r"explain\b(?!(?s:.*)\banaly[sz]e\b)"  # ANALYZE executes it
 _HARMLESS = r"(select|with|show|set|pragma|values|begin|savepoint|release|rollback)\b"
 _READS = re.compile(rf"(?i){_START}({_HARMLESS}|{_PLAN})")
-_CHANGES = re.compile(rf"(?i)\A{_START}with\b(?s:.*)\b(insert|update|delete|merge)\b|\binto\b")
+_CHANGES = re.compile(rf"(?i){_START}with\b(?s:.*)\b(insert|update|delete|merge)\b")
+_INTO = re.compile(r"(?i)\binto\b")
 _LOCKS = re.compile(r"(?i)\bfor\s+(no\s+key\s+)?(update|(key\s+)?share)\b|\bshare\s+mode\b")
 
 
@@ -158,8 +159,7 @@ def has_writes() -> bool:
 
 def roll_back() -> None:
     """Roll the session back, if there is one."""
-    session = current_session()
-    if session is not None:
+    if session := current_session():
         session.rollback()
 
 
@@ -171,10 +171,9 @@ def is_to_stay(session: Session) -> str:
         return "is inside begin_nested()"
     if getattr(session, "_trans_context_manager", None) is not None:  # no other way
         return "is inside begin()"
-    keeper = session.info.get(KEEPER)
-    if keeper is not None and keeper.is_open() and keeper.has_leases():
+    if (keeper := session.info.get(KEEPER)) and keeper.is_open() and keeper.has_leases():
         return "keeps a lock until its COMMIT"
-    return _LOCKED if _LOCKED in map(meaning, said_in(session)) else ""
+    return _LOCKED if _LOCKED in map(_meaning, _said_in(session)) else ""
 
 
 def reached(session: Session) -> set[tuple[Connection, Any, bool, bool]]:
@@ -211,10 +210,10 @@ def _has_written(session: Session, connection: Connection, begun: object) -> boo
     """True if it cannot be told; False inside a savepoint, such as a test's."""
     from sqlalchemy.exc import SQLAlchemyError
 
-    of_order = _is_of_order(connection)
-    if of_order or not _tells(connection.engine):
-        noted = of_order or _NOTE in session.info
-        return not noted or are_changes(said_in(session))
+    if order := _order_on(connection):
+        return bool(order.savepoints.has_changes(session))
+    if not _tells(connection.engine):
+        return _NOTE not in session.info or any(map(changes, _said_in(session)))
     if _is_savepoint(begun) or not connection.in_transaction():
         return False
     try:
@@ -239,24 +238,28 @@ def _tells(engine: Engine) -> bool:
     return name == "postgresql" or (name == "sqlite" and not heard.begin)
 
 
-def _is_of_order(connection: Connection) -> bool:
-    return getattr(ORDER.get(), "connection", None) is connection
+def _order_on(connection: Connection) -> Any:
+    """The order whose transaction is on this connection; None if there is none."""
+    order = ORDER.get()
+    return order if getattr(order, "connection", None) is connection else None
 
 
-def meaning(sql: str) -> str:
+def changes(sql: str) -> bool:
+    """Whether a statement has changed something, or may have."""
+    if not _READS.match(sql) or _CHANGES.match(sql):
+        return True
+    return "into" in sql.lower() and _INTO.search(sql) is not None  # a search alone is slow
+
+
+def _meaning(sql: str) -> str:
     """For people: what a statement has done; empty if it surely changes and locks nothing, or only
     begins, marks or rolls back."""
-    if not _READS.match(sql) or _CHANGES.search(sql):
+    if changes(sql):
         return _CHANGED
     return _LOCKED if _LOCKS.search(sql) else ""
 
 
-def are_changes(said: list[str]) -> bool:
-    """Whether one of the statements has changed something, or may have."""
-    return _CHANGED in map(meaning, said)
-
-
-def said_in(session: Session) -> list[str]:
+def _said_in(session: Session) -> list[str]:
     """The statements of its transaction, if they are noted: where the database is not asked."""
     root = session.get_transaction()
     said: list[str] = [] if root is None else vars(root).setdefault(_SAID, [])
@@ -268,20 +271,20 @@ def _after_begin(session: Session, _: SessionTransaction, connection: Connection
     session, such as those of ``bulk_insert_mappings`` and of its ``connection()``."""
     from sqlalchemy import event
 
-    if not (_tells(connection.engine) or _is_of_order(connection)):
-        note = session.info.setdefault(_NOTE, partial(note_statement, weakref.ref(session)))
+    if not (_tells(connection.engine) or _order_on(connection)):
+        note = session.info.setdefault(_NOTE, partial(_note_statement, weakref.ref(session)))
         event.listen(connection, "before_cursor_execute", note)  # once for each, also if repeated
 
 
-def note_statement(
+def _note_statement(
     whose: Callable[[], Session | None], _conn: object, _cursor: object, sql: str, *_: object
 ) -> None:
-    """Keep its text; ``meaning`` reads it only if needed."""
+    """Keep its text; ``_meaning`` reads it only if needed."""
     session = whose()
-    said = [] if session is None else said_in(session)
+    said = [] if session is None else _said_in(session)
     said.append(sql)
     if len(said) > _MOST_SAID:
-        said[:] = {meaning(each): each for each in said}.values()
+        said[:] = {_meaning(each): each for each in said}.values()
 
 
 def _before_commit(session: Session) -> None:

@@ -176,11 +176,7 @@ class Savepoint:
 
     name: str
     session: Session
-    said: list[str]  #: the statements of the session since its transaction began
     since: int  #: how many changes were made before it
-
-    def has_changes(self) -> bool:
-        return db_session.are_changes(self.said)
 
 
 class Savepoints:
@@ -197,10 +193,10 @@ class Savepoints:
     """
 
     def __init__(self, connection: sa.Connection) -> None:
-        self.joined: tuple[Session, ...] = ()  #: the one that worked last comes last
+        self._joined: tuple[Session, ...] = ()  #: the one that worked last comes last
         self._connection = connection
         self._open: list[Savepoint] = []
-        self._changes: list[Session] = []  #: the session of each change, if there are several
+        self._changes: list[Session] = []  #: the session of each change
         self._anew: list[Savepoint] = []
         self._fails = False  #: if the last statement failed, PostgreSQL takes only ROLLBACK
         self._is_undone = False
@@ -211,8 +207,14 @@ class Savepoints:
     def join(self, session: Session) -> None:
         """Note that the next statement comes from this session."""
         self._forget_ended()
-        if self.joined[-1:] != (session,):
-            self.joined = (*(each for each in self.joined if each is not session), session)
+        if self._joined[-1:] != (session,):
+            self._joined = (*(each for each in self._joined if each is not session), session)
+
+    def has_changes(self, session: Session) -> bool:
+        """Whether the session has changed something in its transaction; or ever, if the savepoint
+        of that has ended with one around it."""
+        since = next((each.since for each in self._open if each.session is session), 0)
+        return session in self._changes[since:]
 
     def check(self) -> None:
         """Raise if a session has undone what another one has changed."""
@@ -230,12 +232,11 @@ class Savepoints:
             nested.close()
 
     def _before(self, conn: Any, cursor: Any, sql: str, values: Any, *_: Any) -> tuple[str, Any]:
-        db_session.note_statement(self._last, conn, cursor, sql)
         mark = _MARK.fullmatch(sql)
         if mark is not None:
             sql = self._follow(sql, *mark.groups())
-        elif len(self.joined) > 1 and db_session.are_changes([sql]):
-            self._changes += filter(None, [self._last()])
+        elif db_session.changes(sql) and (session := self._last()):
+            self._changes.append(session)
         self._fails = True  # until it has succeeded
         return sql, values
 
@@ -248,14 +249,16 @@ class Savepoints:
 
     def _last(self) -> Session | None:
         """The session of the next statement: the last to join of those that are still open."""
-        return next((each for each in reversed(self.joined) if each.in_transaction()), None)
+        return next((each for each in reversed(self._joined) if each.in_transaction()), None)
+
+    def _has_changes(self, point: Savepoint) -> bool:
+        return point.session in self._changes[point.since :]
 
     def _follow(self, sql: str, verb: str, name: str) -> str:
         """Note a statement about a savepoint. Returns the statement to execute."""
         if not verb:
-            if (session := self._last()) is not None:
-                said = db_session.said_in(session)
-                self._open.append(Savepoint(name, session, said, len(self._changes)))
+            if session := self._last():
+                self._open.append(Savepoint(name, session, len(self._changes)))
             return sql
         place = next((n for n, each in enumerate(self._open) if each.name == name), None)
         if place is None:  # it has ended with one around it
@@ -263,7 +266,7 @@ class Savepoints:
         point = self._open[place]
         inside = [each for each in self._open[place + 1 :] if each.session is not point.session]
         is_shared = any(each is not point.session for each in self._changes[point.since :])
-        undoes = verb != "RELEASE " and (self._fails or point.has_changes())
+        undoes = verb != "RELEASE " and (self._fails or self._has_changes(point))
         self._open[place:] = [] if undoes else inside
         if undoes:
             self._is_undone = self._is_undone or is_shared
@@ -280,7 +283,7 @@ class Savepoints:
         if any(each.session is point.session for each in self._open):
             return
         self.committed = True
-        changed = [n for n, each in enumerate(self._open, 1) if each.has_changes()]
+        changed = [n for n, each in enumerate(self._open, 1) if self._has_changes(each)]
         self._anew = self._open[max(changed, default=0) :]
 
 

@@ -95,6 +95,33 @@ def test_what_an_inner_app_context_has_committed_stays_where_the_view_only_reads
     assert records(shop) == (status == 201)
 
 
+def test_what_a_savepoint_of_the_view_has_undone_is_not_left_uncommitted(shop: Flask) -> None:
+    def order() -> ResponseReturnValue:
+        begun = db.session.begin_nested()
+        put("undone")
+        db.session.flush()
+        begun.rollback()
+        return "ok", 201
+
+    assert post(shop, order).status_code == 201
+    assert (names(shop), records(shop)) == ([], 1)
+
+
+def test_a_savepoint_of_the_view_that_has_only_read_undoes_nothing(shop: Flask) -> None:
+    def order() -> ResponseReturnValue:
+        put("outer")
+        db.session.flush()
+        begun = db.session.begin_nested()
+        read()
+        commit_inside(shop)
+        begun.rollback()
+        db.session.commit()
+        return "ok", 201
+
+    assert post(shop, order).status_code == 201
+    assert names(shop) == ["inner", "outer"]
+
+
 def test_a_view_that_only_reads_may_go_on_after_it_has_rolled_back(shop: Flask) -> None:
     def order() -> ResponseReturnValue:
         for _ in range(2):
