@@ -46,17 +46,11 @@ ERRORS = (
 
 def findings(app: Flask) -> Iterator[Finding]:
     """The faults of routes and settings. No I/O. Raises ConfigurationError without LockKit."""
-    config = app_locks(app).config
-    for finding in setting_findings(config.aliases.values(), debug=app.debug or app.testing):
+    locks = app_locks(app)
+    aliases, gate = locks.config.aliases, locks.orders
+    for finding in setting_findings(aliases.values(), debug=app.debug or app.testing):
         if finding.code != "within-host":  # the default location is
             yield finding
-    yield from view_findings(app)
-
-
-def view_findings(app: Flask) -> Iterator[Finding]:
-    """The faults of routes."""
-    locks = app_locks(app)
-    gate = locks.orders
     if gate is None:
         yield from dict.fromkeys(_without_orders(app))
     elif paths := gate.orders.settings.paths:
@@ -64,7 +58,7 @@ def view_findings(app: Flask) -> Iterator[Finding]:
         yield from path_findings(paths, urls)
         yield from dict.fromkeys(_of_one_slash(app, gate.orders))
         yield from _replaced_dispatch(app.dispatch_request, gate)
-    yield from route_findings(_routes(app), locks.config.aliases)
+    yield from route_findings(_routes(app), aliases)
     if gate is not None and gate.orders.settings.authorize_replay is None:
         yield from dict.fromkeys(_unknown_checks(app, gate.orders))  # of several methods
 

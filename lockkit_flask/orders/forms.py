@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from lockkit.orders import OrderSettings
     from lockkit_flask.conf import UserHook
 
-STATIC = "static"
 _GUEST = "lockkit_guest"
 _SECRET = "lockkit.guest"  # noqa: S105  a key of the environ
 
@@ -122,7 +121,7 @@ def _secret() -> str:
 def hand_over(response: Response) -> Response:
     """A guest's secret becomes that of the user who has logged in."""
     text = _brought()
-    if text is None or "." in text or request.endpoint == STATIC:
+    if text is None or "." in text or request.endpoint == "static":
         return response
     try:
         user = user_of(app_locks().config.user_pk)

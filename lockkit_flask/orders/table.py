@@ -29,8 +29,6 @@ EARLIER_TABLE = "lockkit_order_record"
 """The table of a release whose keys of orders this one cannot find."""
 _without_earlier: WeakSet[sa.Engine] = WeakSet()
 
-LARGEST_BODY = 2**24 - 1  # has MySQL choose MEDIUMBLOB; a plain BLOB ends at 64 KiB
-
 _MARK = re.compile(r"(RELEASE |ROLLBACK TO |)SAVEPOINT (\S+)")
 
 LISTENED = ("begin", "before_cursor_execute", "after_cursor_execute", "commit")
@@ -57,7 +55,7 @@ def order_table(metadata: sa.MetaData) -> sa.Table:
         sa.Column("version", sa.Integer, nullable=False),
         sa.Column("status", sa.Integer, nullable=False),
         sa.Column("headers", sa.Text, nullable=False),
-        sa.Column("body", sa.LargeBinary(LARGEST_BODY), nullable=False),
+        sa.Column("body", sa.LargeBinary(2**24 - 1), nullable=False),  # MySQL: MEDIUMBLOB
     )
 
 

@@ -47,13 +47,14 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
     savepoints: Savepoints
     _refused = False  #: the view raised a refusal, which rolls nothing back
     _sends_away = False  #: it has asked a guest to log in
+    _session_before: tuple[dict[str, Any], bool] | None = None
 
     def begin(self) -> None:
         """BEGIN, and write the record: a second runner that holds no lock waits here for the first.
 
         From now on the sessions of the app work inside the transaction.
         """
-        self._before = SessionBefore()
+        self._session_before = deepcopy(dict(session)), session.modified
         table: OrderTable = self.visit.records
         table.refuse_earlier()
         with typed_errors():
@@ -132,7 +133,19 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
                 db_session.roll_back()
         finally:
             self._discard()  # which rolls back
-            self._before.restore()
+            self._restore_session()
+
+    def _restore_session(self) -> None:
+        """The order is undone, so a cart that the view has emptied comes back.
+
+        Only once: what an error handler puts into the session afterwards stays. Limit: so does what
+        the view itself has saved, with a server-side session's own methods.
+        """
+        before, self._session_before = self._session_before, None
+        if before is not None and dict(session) != before[0]:
+            session.clear()
+            session.update(before[0])
+            session.modified = before[1]
 
     def _discard(self) -> None:
         self.active, connection, self.connection = False, self.connection, None
@@ -178,33 +191,13 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
         except LeaseLost:
             return refused(refusals.LEASE_LOST)
         except DBAPIError as error:
-            self._before.restore()
+            self._restore_session()
             refusal = unsaved(error)
             if refusal is None:
                 raise
             note(error)
             return refused(refusal)
         return response
-
-
-class SessionBefore:
-    """The visitor's session before the view: if the order is undone, an emptied cart comes back.
-
-    Limit: what the view itself has saved, with a server-side session's own methods, stays there.
-    """
-
-    def __init__(self) -> None:
-        self._data = deepcopy(dict(session))
-        self._modified = session.modified
-        self._is_over = False
-
-    def restore(self) -> None:
-        """Only once: what an error handler puts into the session afterwards stays."""
-        if not self._is_over and dict(session) != self._data:
-            session.clear()
-            session.update(self._data)
-            session.modified = self._modified
-        self._is_over = True
 
 
 def _refuse_autocommit(connection: sa.Connection) -> None:

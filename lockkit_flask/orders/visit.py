@@ -104,8 +104,17 @@ class Visit(visit.Visit):
             return ""
         return str(csrf.generate_csrf())
 
-    def order_response(self, response: Response) -> OrderResponse:
-        return order_response(response, self.orders.settings.max_response)
+    def order_response(self, response: Response, most: int | None = None) -> OrderResponse:
+        """``most``: bytes of a body. One that streams is left alone, unless its Content-Length is
+        not more: Flask makes an iterator of what is in memory for an HTTPException.
+        """
+        most = self.orders.settings.max_response if most is None else most
+        length = response.headers.get("Content-Length", type=int)
+        is_long = response.is_streamed and (length is None or length > most)
+        body = None if response.direct_passthrough or is_long else response.get_data()
+        answered = OrderResponse(response.status_code, list(response.headers.items()), body)
+        tokens = _tokens()
+        return without_tokens(answered, tokens) if tokens else answered
 
     def asks_to_log_in(self, response: Response) -> bool:
         """Whether it is the redirect to the login page of Flask-Login."""
@@ -132,7 +141,7 @@ class Visit(visit.Visit):
         return found
 
     def recovered(self, answer: Any) -> OrderResponse:
-        return order_response(current_app.make_response(answer), sys.maxsize)
+        return self.order_response(current_app.make_response(answer), sys.maxsize)
 
     def value_of(self, answer: Any) -> Any:
         async def awaited() -> Any:
@@ -212,24 +221,6 @@ def _is_in_cookie(sid: str) -> bool:
 
 def _file(field: str, file: FileStorage) -> SentFile:
     return sent_file(field, file.filename or "", file.stream, file.content_type or "")
-
-
-def order_response(response: Response, max_body: int) -> OrderResponse:
-    """A body that streams is left alone, unless its Content-Length says that it is small.
-
-    The response of an HTTPException does: Flask makes an iterator of what is in memory.
-    """
-    body = None if _streams(response, max_body) else response.get_data()
-    answered = OrderResponse(response.status_code, list(response.headers.items()), body)
-    tokens = _tokens()
-    return without_tokens(answered, tokens) if tokens else answered
-
-
-def _streams(response: Response, max_body: int) -> bool:
-    if response.direct_passthrough:
-        return True
-    length = response.headers.get("Content-Length", type=int)
-    return response.is_streamed and (length is None or length > max_body)
 
 
 def _pages_at(view: str | None) -> list[str]:
