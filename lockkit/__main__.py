@@ -12,10 +12,12 @@ from typing import NoReturn
 import lockkit
 from lockkit.leases.default_store import default_url, unchosen
 from lockkit.model.errors import ConfigurationError, DriverMissing
-from lockkit.model.settings import DEFAULT_ALIAS, settings_from_url
+from lockkit.model.settings import DEFAULT_ALIAS, URL_VARIABLE, settings_from_url
 from lockkit.operate.arguments import taken_out
 from lockkit.operate.text import bare_urls, printable
 from lockkit.stores.registry import load_store
+
+ELSEWHERE = f". {URL_VARIABLE} is not set: set it, or give --url, if your programs lock elsewhere"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,14 +28,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser(options)
     arguments = parser.parse_args(words[:position])
     if arguments.command is None:
-        parser.error("say what to do: locks")
+        parser.error("the command is missing: lockkit locks. Or see lockkit locks --help")
     arguments, theirs = taken_out(options, words[position:], arguments)
 
     def find() -> str:
         runs, needs_none = theirs[:1] == ["run"], theirs[:1] == ["ddl"]
         url = _url(arguments.url, parser, runs=runs)
         if not (runs or needs_none) and (missing := _missing_file(url)):
-            parser.error(f"{missing}: nobody has ever locked there")
+            default = arguments.url is None and URL_VARIABLE not in os.environ
+            parser.error(f"{missing}: nobody has ever locked there{ELSEWHERE if default else ''}")
         return url
 
     return _locks(find, arguments.key_prefix, theirs)

@@ -138,9 +138,9 @@ def _judged(row: Row, console: Console) -> Iterator[Fact]:
     if row.reason:
         yield "reason", escape(row.reason)
     if info.state is LockState.HELD:
-        first = duration(info.waiting)
-        waiting = f"{info.waiters_alive} wait, the first for {first}"
-        nobody = not info.waiters_alive
+        number, first = info.waiters_alive, duration(info.waiting)
+        waiting = f"{number} wait, the first for {first}" if number > 1 else f"1 waits for {first}"
+        nobody = not number
         yield "break", f"{safe_to_break(info).why}; {'nobody waits' if nobody else waiting}"
     if info.owner:
         yield "owner", escape(str(info.owner))

@@ -48,7 +48,7 @@ def no_records() -> OrderRecords:
 
 def no_findings() -> Iterable[Finding]:
     raise ConfigurationError(
-        "only an application has routes to check: use 'flask locks check' or 'manage.py check'"
+        "'locks check' is for Flask: use 'flask locks check', or 'manage.py check' in Django"
     )
 
 
@@ -104,11 +104,13 @@ def _prune(name: str, table: RecordTable, batch: int, console: Console) -> Exit:
                 "its duplicates get 503. Once you know that it has not taken effect, run locks "
                 f"prune --database {escape(name)} --unreadable order:{escape(key)}"
             )
-    except BackendError as error:
+    except (BackendError, ConfigurationError) as error:  # the second: it has no table
         console.complain(f"database {escape(name)}: {printable(str(error))}")
-        ending = Exit.ERROR if isinstance(error, StoreRefused) else Exit.STORE_DOWN
+        down = isinstance(error, BackendError) and not isinstance(error, StoreRefused)
+        ending = Exit.STORE_DOWN if down else Exit.ERROR
     finally:
-        console.report(f"{escape(name)}: {deleted} expired order records deleted\n")
+        if deleted or ending is not Exit.ERROR:
+            console.report(f"{escape(name)}: {deleted} expired order records deleted\n")
     return ending
 
 

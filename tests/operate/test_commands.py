@@ -41,9 +41,10 @@ def test_the_columns(client: LockClient) -> None:
     waiting = threading.Thread(target=lambda: client.lock("stock:42").acquire().release())
     waiting.start()
     until(lambda: (found := client.inspect("stock:42")) and found.waiters_alive)
-    shown = locks(client)
+    shown, told = locks(client), locks(client, "show", "stock:42").out
     lease.release()
     waiting.join()
+    assert re.search(r"^break: .*; 1 waits for \d", told, re.MULTILINE)
     title, line = shown.out.splitlines()
     assert title.split() == [
         "ALIAS", "NAME", "STATE", "VERDICT", "OWNER", "AGE", "LEFT", "WAITERS", "FENCE"
@@ -459,7 +460,7 @@ def test_interrupted(memory: LockClient) -> None:
 def test_routes_are_checked_where_there_are_some(client: LockClient) -> None:
     refused = locks(client, "check")
     assert refused.status == 1
-    assert "use 'flask locks check' or 'manage.py check'" in refused.err
+    assert "use 'flask locks check', or 'manage.py check' in Django" in refused.err
 
 
 def test_nor_are_records_pruned_where_there_is_no_application(memory: LockClient) -> None:

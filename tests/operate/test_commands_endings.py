@@ -19,7 +19,7 @@ from command_line import dead_port, hold, locks, start
 import lockkit
 import lockkit.aio
 from lockkit.leases.client import LockClient
-from lockkit.model.errors import BackendUnavailable
+from lockkit.model.errors import BackendUnavailable, ConfigurationError
 from lockkit.model.types import LockInfo
 from lockkit.operate.commands import OrderRecords, run
 from lockkit.testing.proxy import FaultProxy
@@ -51,9 +51,12 @@ class Records(NamedTuple):
 
     expired: int = 0
     damaged: tuple[str, ...] = ()
+    fault: str = ""
 
     def prune(self, batch: int) -> Iterator[int]:
         assert batch
+        if self.fault:
+            raise ConfigurationError(self.fault)
         if self.expired < 0:
             raise BackendUnavailable("connection refused")
         yield self.expired
@@ -84,6 +87,15 @@ def test_prune_ends_with_the_gravest_of_several_databases() -> None:
     assert prune(io.StringIO(), well, down)[0] == 69
     for tables in (damaged, down, well), (down, well, damaged):
         assert prune(io.StringIO(), *tables)[0] == 3
+
+
+def test_prune_goes_on_after_a_database_without_the_table() -> None:
+    out = io.StringIO()
+    assert prune(out, Records(fault="there is no table"), Records(3)) == (
+        1,
+        "database db0: there is no table\n",
+    )
+    assert out.getvalue() == "db1: 3 expired order records deleted\n"
 
 
 def test_prune_goes_on_if_nobody_reads() -> None:
