@@ -187,10 +187,12 @@ def check_callable(key: str, value: object) -> Callable[..., Any] | None:
     if value is None or callable(value):
         return value
     module, _, name = value.rpartition(".") if isinstance(value, str) else ("", "", "")
+    if not module:
+        raise wrong(key, value, "a callable or the dotted path of one")
     try:
         found = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise wrong(key, value, "a callable or the dotted path of one") from error
+        raise ConfigurationError(f"{key} is {value!r}, and cannot be imported: {error}") from error
     if not callable(found):
         raise ConfigurationError(f"{key} is {value!r}, and that is not callable")
     return found  # type: ignore[no-any-return]

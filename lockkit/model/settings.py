@@ -89,7 +89,10 @@ def read_settings(
         mapping = {}
     if not isinstance(mapping, Mapping):
         # Not shown: a URL in the wrong place may hold a password.
-        raise ConfigurationError("LOCKKIT must map aliases to settings")
+        raise ConfigurationError(
+            "LOCKKIT must map aliases to settings, as in "
+            "LOCKKIT = {'default': 'redis://127.0.0.1:6379/0'}"
+        )
     for key in mapping:
         if key in CHECKS:
             raise ConfigurationError(
@@ -146,7 +149,9 @@ def settings_from_url(location: str, **options: Any) -> AliasSettings:
     check_options("connect()", options, [key.lower() for key in CHECKS if key != "LOCATION"])
     values = {k: CHECKS[k.upper()](f"{k} of connect()", value) for k, value in options.items()}
     if not isinstance(location, str):
-        raise ConfigurationError("connect() needs a URL, such as 'redis://127.0.0.1:6379/0'")
+        raise ConfigurationError(
+            "connect() needs a URL, such as 'redis://127.0.0.1:6379/0', or a client as client=…"
+        )
     values.setdefault("key_prefix", default_prefix(location))
     return AliasSettings(DEFAULT_ALIAS, location, **values)
 
@@ -185,7 +190,8 @@ def _relocated(settings: AliasSettings, url: str) -> AliasSettings:
 def _dotted(key: str, value: object) -> str | None:
     if value is None or (isinstance(value, str) and re.fullmatch(DOTTED, value)):
         return value
-    remedy = "it must be the dotted path of a Store class"  # not shown: it may be a URL
+    # The value is not shown: it may be a URL.
+    remedy = "it must be that of a Store class of your own; leave it out if LOCATION is a URL"
     raise ConfigurationError(f"{key} is not a dotted path; {remedy}")
 
 

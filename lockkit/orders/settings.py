@@ -148,7 +148,7 @@ def _pattern(key: str, text: str) -> re.Pattern[str]:
 def _methods(key: str, value: object) -> frozenset[str]:
     methods = frozenset(check_strings(key, value))
     for method in methods - set(UNSAFE_METHODS):
-        raise wrong(key, method, f"of {', '.join(UNSAFE_METHODS)}")
+        raise wrong(key, method, f"one of {', '.join(UNSAFE_METHODS)}")
     return methods
 
 

@@ -149,7 +149,7 @@ def _presence() -> Iterator[CheckMessage]:
     """Without the middleware, the views of LOCKKIT_ORDERS would run for every repeated request."""
     reason = _reason()
     if reason and not _is_there():
-        text = f"{reason}, and IdempotentOrderMiddleware is not in MIDDLEWARE: there are no orders"
+        text = f"{reason}, and IdempotentOrderMiddleware is not in MIDDLEWARE: nothing is an order"
         yield message("E109", text, f"Add {MIDDLEWARE!r} at the end of MIDDLEWARE.")
 
 
@@ -157,8 +157,9 @@ def _reason() -> str:
     """Why the project has orders; empty: it has none."""
     if getattr(settings, SOURCE, None) is not None:
         return "LOCKKIT_ORDERS is set"
-    if any(options_of(each.view, method).inside for each in routes() for method in CHANGING):
-        return "a view has @idempotent"
+    for each in routes():
+        if any(options_of(each.view, method).inside for method in CHANGING):
+            return f"{name_of(each.view)} has @idempotent or IdempotentMixin"
     return "the middleware is there" if _is_there() else ""
 
 

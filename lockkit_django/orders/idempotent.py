@@ -59,8 +59,9 @@ class IdempotentMixin:
         is_view = any(hasattr(each, "as_view") for each in others)
         if is_view and not hasattr(super(), "initial"):
             raise ConfigurationError(
-                f"{cls.__name__} would make no orders: IdempotentMixin comes before DRF's class, "
-                f"as in class Orders(IdempotentMixin, APIView)"
+                f"{cls.__name__} would make no orders: IdempotentMixin is for DRF and comes before "
+                f"its class, as in class Orders(IdempotentMixin, APIView). On a view of Django's "
+                f"use @method_decorator(idempotent, name='dispatch')"
             )
 
     @classmethod

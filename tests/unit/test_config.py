@@ -80,7 +80,8 @@ def test_the_environment_relocates_the_default_alias_only() -> None:
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [
-        (["redis://h"], "must map aliases"),
+        ("redis://h", r"as in LOCKKIT = \{'default': 'redis://127.0.0.1:6379/0'\}"),
+        ({"default": {"BACKEND": "redis"}}, r"not a dotted path; .*; leave it out if LOCATION"),
         ({"default": 5}, r"LOCKKIT\['default'\] must be a URL or a mapping, not int"),
         ({"default": {"TLL": 5}}, "no key 'TLL': did you mean 'TTL'"),
         ({"default": {"ttl": 5}}, "no key 'ttl': did you mean 'TTL'"),

@@ -449,6 +449,11 @@ def test_wrong_settings_are_refused(wrong: Any) -> None:
         read_order_settings({"PATHS": ["^/"], **wrong} if isinstance(wrong, dict) else wrong)
 
 
+def test_a_wrong_method_is_told_with_those_that_may_be_there() -> None:
+    with pytest.raises(ConfigurationError, match="must be one of POST, PUT, PATCH, DELETE"):
+        read_order_settings({"PATHS": ["^/"], "METHODS": ["GET"]})
+
+
 @pytest.mark.parametrize("mapping", [None, {}, {"REQUIRED": True}, {"ORDER_ID": ["json:id"]}])
 def test_nobody_outside_chooses_which_paths_have_orders(mapping: Any) -> None:
     """An order rolls back: a header on any request must not be enough."""

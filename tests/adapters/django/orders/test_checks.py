@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,6 +66,18 @@ def test_each_check_speaks_up(expected: str, changes: dict[str, Any]) -> None:
     assert found(**changes) == [f"lockkit.{expected}"]
     with override_settings(**changes):
         assert shown_until_silenced(f"lockkit.{expected}")
+
+
+def test_a_hook_that_cannot_be_imported_is_told_with_its_reason() -> None:
+    with override_settings(LOCKKIT_ORDERS={**ALL, "SCOPE": "no_such_module.x"}):
+        (found,) = check_orders()
+    assert "No module named 'no_such_module'" in found.msg
+
+
+def test_a_missing_middleware_is_told_with_a_view_that_needs_it() -> None:
+    with override_settings(LOCKKIT_ORDERS=None, MIDDLEWARE=[]):
+        (found,) = check_orders()
+    assert re.match(r"orders_django\.\S+ has @idempotent or IdempotentMixin", found.msg)
 
 
 def test_wrong_settings_do_not_hide_that_the_middleware_is_missing() -> None:
