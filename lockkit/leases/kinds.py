@@ -153,7 +153,7 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
                 raise self._cannot("locks are reentrant within a process only, and take no owner")
             return Usage(Kind.REENTRANT, owner=owner, fair=fair)
         if not isinstance(self.store, Shared):
-            raise self._cannot("nothing can be shared")
+            raise self._cannot("there are no semaphores and no reader-writer locks")
         if kind == "semaphore":
             return Usage(Kind.SEMAPHORE, permits, shared=True, fair=fair)
         return Usage(Kind.RW, shared=kind == "read", owner=owner, fair=fair)

@@ -279,8 +279,8 @@ TRAITS: tuple[type[Store], ...] = (
 
 
 ABLE = (
-    "it can be done at memory://, sqlite://, redis://, and, without a mode, at postgresql://, "
-    "mysql:// and mariadb://"
+    "it can be done at memory://, sqlite://, redis:// (not with protocol=plain), and, without a "
+    "mode, at postgresql://, mysql:// and mariadb://"
 )
 """A part of errors: the stores that have all traits for which another one refuses anything."""
 

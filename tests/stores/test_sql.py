@@ -25,7 +25,7 @@ from lockkit.model.clock import now
 from lockkit.model.settings import settings_from_url
 from lockkit.model.types import Busy, Grant, Mode, Request, alive_for
 from lockkit.stores.registry import load_store
-from lockkit.stores.sql import codec, connector, create_table, guard, listing
+from lockkit.stores.sql import codec, connector, create_table, engines, guard, listing
 from lockkit.stores.sql import rows as table_rows
 from lockkit.stores.sql import store as sql_store
 from lockkit.stores.sql.beside import path_beside
@@ -80,6 +80,21 @@ def forked(child: Callable[[], bool]) -> bool:
 
 
 # Statements
+
+
+@pytest.mark.parametrize(
+    ("url", "remedy"),
+    [
+        ("postgresql://h/shop", r"'lockkit\[postgresql\]', and 'psycopg\[binary\]' if libpq is"),
+        ("mariadb://h/shop", r"'lockkit\[mysql\]'$"),
+    ],
+)
+def test_a_missing_driver_is_told_with_all_that_is_to_be_installed(
+    url: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "find_spec", lambda _: None)
+    with pytest.raises(lockkit.DriverMissing, match=rf"needs a driver: pip install {remedy}"):
+        lockkit.connect(url)
 
 
 def test_a_pair_is_two_statements(connect: Connect) -> None:

@@ -29,7 +29,8 @@ DRIVERS: Final = {
 
 LIBPQ: Final = ("psycopg", "psycopg2")
 
-PACKAGES: Final = {"postgresql": "psycopg[binary]", "mysql": "PyMySQL"}
+ALSO: Final = {"postgresql": ", and 'psycopg[binary]' if libpq is not installed"}
+"""What an extra does not bring."""
 
 QUERY: Final = {
     "postgresql": {"connect_timeout": SECONDS},
@@ -129,10 +130,8 @@ def _driver(vendor: str, settings: AliasSettings) -> str:
     for driver, module in DRIVERS[vendor].items():
         if find_spec(module) is not None:
             return driver
-    raise DriverMissing(
-        f"{settings.scheme}:// needs a driver: pip install 'lockkit[{vendor}]', which has "
-        f"{PACKAGES[vendor]}"
-    )
+    extra = f"'lockkit[{vendor}]'{ALSO.get(vendor, '')}"
+    raise DriverMissing(f"{settings.scheme}:// needs a driver: pip install {extra}")
 
 
 def _check_query(engine: sqlalchemy.Engine, settings: AliasSettings) -> None:
