@@ -53,6 +53,11 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
 
     def __call__(self, view: V = None, /, *args: Never, **kwargs: Never) -> V:  # type: ignore[assignment]
         self.refuse_as_view(view, args, kwargs)
+        if isinstance(view, type):
+            raise ConfigurationError(
+                f"lock_view is for functions and methods; put it on a method of {view.__name__}, "
+                "or into the class: decorators = [lock_view(…)]"
+            )
         is_async = inspect.iscoroutinefunction(view)
 
         @functools.wraps(view)

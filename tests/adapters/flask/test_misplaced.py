@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from flask import Blueprint, Flask
+from flask.views import MethodView
 
 import lockkit
 from lockkit_flask import idempotent, lock_view, locked
@@ -41,6 +42,14 @@ def test_lock_view_above_the_route_is_an_error_and_not_a_view_without_a_lock(app
     for _ in "12":
         with pytest.raises(lockkit.ConfigurationError, match=r"lock_view stands above.*deduct"):
             app.test_client().post("/stock")
+
+
+def test_lock_view_on_a_class_is_told_where_it_belongs() -> None:
+    with pytest.raises(lockkit.ConfigurationError, match=r"method of Stock.*decorators = "):
+
+        @lock_view("stock")
+        class Stock(MethodView):
+            pass
 
 
 @pytest.mark.parametrize("decorator", [lock_view("stock"), idempotent, idempotent(required=True)])
