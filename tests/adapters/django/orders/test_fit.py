@@ -368,7 +368,7 @@ def test_a_refusal_is_in_the_language_of_the_visitor(accept: str, settings: Any)
     answer = send("with-dot", headers=headers, data={**BUY, "sku": "y"})
     assert (answer.status_code, answer["Content-Language"]) == (422, "zh-hans")
     text = answer.content.decode() if "html" in accept else answer.json()["title"]
-    assert "此订单号已用于其他内容" in text
+    assert "此订单 ID 已用于其他内容" in text
 
 
 def test_a_refusal_is_logged_with_order_id_and_path(caplog: pytest.LogCaptureFixture) -> None:
