@@ -125,7 +125,7 @@ def _change(kind: _Change, arguments: argparse.Namespace, stores: Stores, consol
     meant = [row for row in rows if kind.concerns(row.info)]
     if not meant:
         why = _nothing(kind, rows, stores.where(aliases))
-        hint = "; give one exact name, not a pattern" if set(arguments.name) & set("*?[") else ""
+        hint = _hint(kind, arguments.name)
         console.complain(f"nothing to {kind.verb}: {escape(arguments.name)} {printable(why)}{hint}")
         return Exit.ERROR
     chosen = _chosen(meant, kind, arguments.fence)
@@ -158,6 +158,14 @@ def _nothing(kind: _Change, rows: list[Row], where: str) -> str:
     if any(_is_endless(row.info) for row in rows):
         return "has no TTL; --missing-ttl gives it one"
     return "has no holder with a fencing token" if states else f"is free in {where}"
+
+
+def _hint(kind: _Change, name: str) -> str:
+    """What may be wrong with a name that nothing can be done about."""
+    if set(name) & set("*?["):
+        return "; give one exact name, not a pattern"
+    is_id = kind.verb == "resolve" and not name.startswith("order:")
+    return "; an order ID is not enough: give the NAME that is listed, order:…" if is_id else ""
 
 
 def _unasked(name: str, rows: list[Row], stores: Stores) -> str:

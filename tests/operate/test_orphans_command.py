@@ -61,6 +61,9 @@ def test_what_runs_or_has_ended_is_none(client: LockClient) -> None:
     assert (found["name"], found["state"]) == (running.order.lock_name, "held")
     refused = locks(client, "resolve", running.order.lock_name, "--done", "--yes")
     assert (refused.status, "is not an orphan" in refused.err) == (1, True)
+    assert "give the NAME" not in refused.err
+    by_id = locks(client, "resolve", "A-1", "--done", "--yes")
+    assert (by_id.status, "an order ID is not enough: give the NAME" in by_id.err) == (1, True)
     give_back(running.lease)
 
 
