@@ -17,6 +17,10 @@ from lockkit.operate.arguments import taken_out
 from lockkit.operate.text import bare_urls, printable
 from lockkit.stores.registry import load_store
 
+MISSING = (
+    "the command is missing: lockkit locks, or lockkit locks run NAME PROGRAM, or lockkit locks -h"
+)
+TOLD = {"-h", "--help", "--version"}
 ELSEWHERE = f". {URL_VARIABLE} is not set: set it, or give --url, if your programs lock elsewhere"
 
 
@@ -26,9 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     position = _upto_locks(words)
     options = _store_options()
     parser = _parser(options)
+    if words[position - 1 : position] != ["locks"] and TOLD.isdisjoint(words):
+        parser.error(MISSING)
     arguments = parser.parse_args(words[:position])
-    if arguments.command is None:
-        parser.error("the command is missing: lockkit locks. Or see lockkit locks --help")
     arguments, theirs = taken_out(options, words[position:], arguments)
 
     def find() -> str:
@@ -81,7 +85,7 @@ def _parser(options: argparse.ArgumentParser) -> _Parser:
         epilog="See lockkit locks --help for more.",
     )
     parser.add_argument("--version", action="version", version=f"lockkit {lockkit.__version__}")
-    parser.add_argument("command", nargs="?", choices=["locks"])
+    parser.add_argument("command", choices=["locks"])
     return parser
 
 

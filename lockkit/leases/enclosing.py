@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar, Unpack
+from typing import TYPE_CHECKING, NoReturn, TypeVar, Unpack
 
 from lockkit.leases.client import Clients, Lease, Lock, LockClient
 from lockkit.leases.kinds import RWLock
@@ -192,6 +192,14 @@ class ClientsByAlias(Clients[C]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._known())
+
+    if not TYPE_CHECKING:  # type checkers know the attributes
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(
+                f"the locks of all aliases have no attribute {name!r}: choose an alias, as in "
+                f"locks['default'].{name}"
+            )
 
     def close(self) -> None:
         """Close the clients' connections. Still usable; reconnects on demand."""

@@ -31,9 +31,15 @@ def name(template: str, /, **values: object) -> str:
 
     ``{sku:int}``, ``:uuid`` and ``:lower`` say what a text stands for; with ``:str`` it stands for
     itself. Values are strings, ints or UUIDs. An enum that is a string or an int counts as the
-    value that it equals. Raises InvalidName.
+    value that it equals. Raises InvalidName, also for a value without a field.
     """
-    return Template(template, bare_only=True).fill(lambda field: values.get(field.path[0]))
+    parsed = Template(template, bare_only=True)
+    if unused := values.keys() - {field.path[0] for field in parsed.fields}:
+        raise InvalidName(
+            f"the name template {template!r} has no field {{{min(unused)}}}. Only fields are "
+            "encoded: an f-string has none left"
+        )
+    return parsed.fill(lambda field: values.get(field.path[0]))
 
 
 def check_name(text: object) -> str:

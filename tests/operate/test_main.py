@@ -159,6 +159,14 @@ def test_the_embedded_store_is_the_default(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("argv", [[], ["run", "job", "true"], ["--url", "sqlite:///x"]])
+def test_the_missing_word_is_named(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    assert ended.value.code == 2
+    assert "missing: lockkit locks, or lockkit locks run NAME" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("argv", [[], ["lock"], ["--no-such-option", "locks"]])
 def test_usage_errors(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

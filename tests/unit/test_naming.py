@@ -197,6 +197,13 @@ def test_values_that_make_no_name(value: object) -> None:
         lockkit.name("stock:{sku}", sku=value)
 
 
+def test_a_value_without_a_field_is_refused() -> None:
+    """An f-string has put it into the template as it is: other values could make the same name."""
+    sku = "1:2"
+    with pytest.raises(InvalidName, match=r"'stock:1:2' has no field \{sku\}.* f-string"):
+        lockkit.name(f"stock:{sku}", sku=sku)
+
+
 def test_a_missing_value() -> None:
     with pytest.raises(InvalidName, match=r"\{sku\} has no value"):
         lockkit.name("stock:{sku}")

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+import django
 import pytest
 
 import lockkit_django
 import lockkit_flask
 from lockkit.model.errors import ConfigurationError
-from lockkit_django.orders import idempotent as idempotent_in_django
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
+django.setup()
+
+from lockkit_django.orders import idempotent as idempotent_in_django  # noqa: E402
 
 LOCK_VIEWS = (lockkit_django.lock_view, lockkit_flask.lock_view)
 IDEMPOTENT = (idempotent_in_django, lockkit_flask.idempotent)
@@ -42,3 +48,9 @@ def test_an_option_that_only_django_has() -> None:
         idempotent_in_django(atomik=False)
     with pytest.raises(ConfigurationError, match="it has order_id, required, using"):
         lockkit_flask.idempotent(atomic=False)
+
+
+def test_a_lock_without_an_alias() -> None:
+    """A first user takes the clients of all aliases for one client."""
+    with pytest.raises(AttributeError, match=r"choose an alias, as in locks\['default'\]\.lock"):
+        lockkit_django.locks.lock  # type: ignore[attr-defined]  # noqa: B018
