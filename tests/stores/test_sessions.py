@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from tempfile import TemporaryFile
 from typing import Any
 
 import psycopg
@@ -952,6 +953,27 @@ def test_a_child_that_is_forked_as_a_session_begins_keeps_nothing(
         in_child(lambda: has_no_socket_to(proxy.port))
         fault.release()
         assert acquiring.result(SOON).release()
+
+
+def test_the_file_of_a_daemon_that_forks_is_not_taken_for_a_session(
+    connect: Connect, server: SessionServer
+) -> None:
+    """It was forked, has closed all files, as daemons do, and opened its own."""
+    locks: Any = connect()
+    lease = locks.lock("a").acquire()
+    (connection,) = connections(locks, 1)
+
+    def be_a_daemon() -> None:
+        with TemporaryFile() as own:
+            os.dup2(own.fileno(), connection.descriptor)
+            expected = os.fstat(own.fileno())
+            in_child(lambda: has_there(expected))
+
+    def has_there(expected: os.stat_result) -> None:
+        assert os.path.samestat(os.fstat(connection.descriptor), expected)
+
+    in_child(be_a_daemon)
+    assert lease.release()
 
 
 def has_no_socket_to(port: int) -> None:

@@ -85,14 +85,16 @@ class Connection(ABC):
     def reads_from(self, descriptor: int) -> None:
         """Read from this socket."""
         self.descriptor, self.poll = descriptor, native.poll(descriptor)
+        self._file = os.fstat(descriptor)
         self._generation = process.generation()
         process.after_fork(self._let_go)
 
     def _let_go(self) -> None:
         """In a forked child, which neither uses nor closes it. The server must notice when the
-        parent dies, so the null device replaces its socket here."""
-        if not self.is_closed:
-            with suppress(OSError), open(os.devnull, "rb") as nothing:
+        parent dies, so the null device replaces its socket here. The number is another file's in
+        the child of a child that had closed all files."""
+        with suppress(OSError), open(os.devnull, "rb") as nothing:
+            if not self.is_closed and os.path.samestat(self._file, os.fstat(self.descriptor)):
                 os.dup2(nothing.fileno(), self.descriptor, inheritable=False)
 
     def is_same(self, other: Connection) -> bool:
