@@ -44,6 +44,7 @@ from lockkit.model.errors import (
     UnsupportedCapability,
 )
 from lockkit.model.types import Busy, Gone, Grant, Mode, Release, Request, alive_for
+from lockkit.stores.zookeeper import requests
 from lockkit.stores.zookeeper.failures import told
 from lockkit.stores.zookeeper.handler import Handler
 from lockkit.stores.zookeeper.nodes import guid_of
@@ -385,6 +386,63 @@ def test_an_error_that_kazoo_does_not_know_is_that_of_one_request(
     assert not session.is_over
     lease.check()
     assert lease.release()
+
+
+def refuse_once(monkeypatch: pytest.MonkeyPatch, module: str, kind: str) -> list[str]:
+    """The next request of this kind is refused by a number that kazoo does not know, as one is by a
+    server that throttles. The list then has its path."""
+    make, refused = getattr(requests, kind), list[str]()
+
+    def made(path: str) -> Any:
+        if refused:
+            return make(path)
+        refused.append(path)
+        return lambda s: s.kazoo.reconfig_async("", "", "server.1=x:1:2;3", -1)
+
+    monkeypatch.setattr(f"lockkit.stores.zookeeper.{module}.{kind}", made)
+    return refused
+
+
+@pytest.mark.parametrize("what", ["children", "delete"])
+def test_a_node_that_nobody_asks_for_goes_though_its_deletion_is_refused(
+    locks: lockkit.LockClient, tree: KazooClient, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its session goes on, and would keep it as long as the process lives."""
+    store: Any = locks.store
+    request = claim("stock")
+    with locks.lock("other") as lease:
+        assert isinstance(locks.perform(store.acquire(request)), Grant)
+        refused = refuse_once(monkeypatch, "nodes", what)
+        give_up(store, request)
+        eventually(lambda: refused and claims(tree, "stock") == [])
+        lease.check()
+
+
+def test_a_claim_that_is_made_and_not_told_of_is_found_again(
+    locks: lockkit.LockClient, tree: KazooClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locks.lock("warm-up").acquire().release()
+    monkeypatch.setattr("lockkit.engine.holding.RETRY_WITHIN", SOON)
+    refused = refuse_once(monkeypatch, "queue", "stat")
+    lease = locks.lock("stock").acquire()
+    assert refused
+    assert len(claims(tree, "stock")) == 1
+    assert lease.release()
+
+
+def test_a_server_that_may_not_be_up_to_date_is_not_asked_for_a_claim(
+    locks: lockkit.LockClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could say that there is no such claim, and nobody would give it back."""
+    store: Any = locks.store
+    request = claim("stock")
+    assert isinstance(locks.perform(store.acquire(request)), Grant)
+    store._nodes.forget(request.token)
+    refuse_once(monkeypatch, "queue", "sync")
+    with pytest.raises(StoreRefused):
+        locks.perform(store.release(request))
+    locks.perform(store.release(request))
+    assert locks.lock("stock").acquire(timeout=0).release()
 
 
 def test_a_release_after_its_client_was_closed_connects_no_more(

@@ -15,7 +15,7 @@ from lockkit.model.log import log
 from lockkit.model.types import Gone, Request
 from lockkit.runtime import native
 from lockkit.runtime.background import Background
-from lockkit.stores.zookeeper.failures import UNSENT_OR_UNHEARD
+from lockkit.stores.zookeeper.failures import UNNAMED, UNSENT_OR_UNHEARD
 from lockkit.stores.zookeeper.handler import Answer
 from lockkit.stores.zookeeper.record import data_of
 from lockkit.stores.zookeeper.requests import children, delete
@@ -27,6 +27,10 @@ NUMBER = 10
 
 LAST_NUMBER = 2**31 - 1
 """The server's counter ends here: after that, many nodes get this number, or a negative one."""
+
+
+UNDONE = (*UNSENT_OR_UNHEARD, UNNAMED)
+"""Errors of a request that may succeed if it is made again."""
 
 
 class Watch:
@@ -184,24 +188,23 @@ class Nodes(Background):
 
 def sweep(session: Session, folder: str, guid: str) -> None:
     """Delete a claim's node, and the folder if that is empty then, without waiting for it. If the
-    connection breaks meanwhile, the next one does so again: the session would keep the node. If
+    connection breaks meanwhile, the next one does so again: the session would keep the node. So
+    does this one after an error that kazoo does not know, as of a server that is overloaded. If
     the server refuses, as after a change of the password, only the session's end deletes it."""
 
     def listed(answer: Answer) -> None:
         if isinstance(answer.said, list):
-            for name in answer.said:
-                if name.startswith(guid):
-                    delete(f"{folder}/{name}")(session).rawlink(refused)
-            delete(folder)(session).rawlink(again_if_broken)  # it comes last
+            nodes = [delete(f"{folder}/{n}")(session) for n in answer.said if n.startswith(guid)]
+            delete(folder)(session).rawlink(partial(deleted, nodes))  # it comes last
         else:
-            refused(answer)
-            again_if_broken(answer)
+            deleted([answer], answer)
 
-    def again_if_broken(answer: Answer) -> None:
-        if isinstance(answer.exception, UNSENT_OR_UNHEARD):
+    def deleted(asked: list[Answer], last: Answer) -> None:
+        for answer in asked:
+            _end_if_refused(session, folder, answer)
+        if any(isinstance(answer.exception, UNDONE) for answer in (*asked, last)):
             sweep(session, folder, guid)
 
-    refused = partial(_end_if_refused, session, folder)
     session.run(lambda: children(folder)(session).rawlink(listed))
 
 

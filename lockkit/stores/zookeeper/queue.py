@@ -54,7 +54,9 @@ class ZooKeeperQueue(ZooKeeperListing):
         """The node of an acquire that broke off. Another server may not have heard of it yet, so it
         asks the leader. A node that another session has made is deleted."""
         folder, guid = self.folder(request.name), guid_of(request.token)
-        session, (_, names), _ = yield from ask(route_of(request), sync(folder), children(folder))
+        both = sync(folder), children(folder)
+        session, (synced, names), _ = yield from ask(route_of(request), *both)
+        told(synced, NoNodeError)
         mine = next((n for n in in_order(told(names, NoNodeError)) if n.startswith(guid)), None)
         if mine is None:
             return None
@@ -140,8 +142,11 @@ class ZooKeeperQueue(ZooKeeperListing):
         if isinstance(failure, NoNodeError):
             yield from self.make(node.folder.rpartition("/")[0], node.route)
             return (yield from self._begin(request, node))
-        if failure is not None or seen is None:
-            raise refused(failure) if failure else OutcomeUnknown("the session has just ended")
+        if failure is not None:
+            raise refused(failure)
+        if seen is None or isinstance(seen, Exception):
+            why = "the session has just ended" if seen is None else str(refused(seen))
+            raise OutcomeUnknown(why)
         node.placed(path + FIRST, seen.czxid)
         return (yield from self._grant(request, node, sent, sent))
 
