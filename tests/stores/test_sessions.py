@@ -886,6 +886,35 @@ def test_a_session_pooler_is_refused_unless_it_is_said(
         try_at(url, options={"session_pooler": True})
 
 
+def test_a_session_that_a_pooler_has_given_to_somebody_else_is_not_ended(
+    postgres_server: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only its number is that of the session whose connection broke."""
+    monkeypatch.setattr("lockkit.engine.holding.RETRY_WITHIN", SOON)
+    with (
+        BouncerServer(postgres_server, "session") as bouncer,
+        FaultProxy("127.0.0.1", bouncer.port) as proxy,
+        ExitStack() as stack,
+    ):
+        url = ADVISORY.made(bouncer, bouncer.of(postgres_url)).url
+        near = url.replace(f":{bouncer.port}", f":{proxy.port}")
+        locks = stack.enter_context(lockkit.connect(near, options={"session_pooler": True}))
+        lease = locks.lock("a").acquire()
+        (connection,) = connections(locks, 1)
+        has = f"select from pg_locks where locktype = 'advisory' and pid = {connection.identity}"
+        proxy.cut()
+        eventually(lambda: postgres_server.execute(f"select exists ({has})").strip() == "f")
+
+        def session_of(client: Any) -> str:
+            return str(client.execute("select pg_backend_pid()").fetchone()[0])
+
+        others = (psycopg.connect(bouncer.of(postgres_url), autocommit=True) for _ in range(9))
+        clients = (stack.enter_context(each) for each in others)
+        other = next(each for each in clients if session_of(each) == connection.identity)
+        assert lease.release()
+        assert session_of(other) == connection.identity
+
+
 def test_a_forked_child_has_nothing_of_its_parents(connect: Connect, agent: Agent) -> None:
     """And ends none of its sessions, whatever becomes of the child."""
     agent.call("acquire", handle="a", api="sync", name="a", ttl=LONG)

@@ -58,6 +58,9 @@ class Connection(ABC):
     reads_block: ClassVar[bool] = False
     """Whether ``fetch`` may wait for the rest of what can be read."""
 
+    is_pooled: bool = False
+    """Whether a pooler may give its session to somebody else as soon as this is closed."""
+
     ends_silence: bool
     """Whether the server can end it when it is silent."""
 

@@ -64,7 +64,7 @@ class PostgresConnection(Connection):
     def __init__(
         self, arguments: Mapping[str, Any], prepared: str = "", *, may_be_pooled: bool = False
     ) -> None:
-        self._arguments = arguments
+        self._arguments, self.is_pooled = arguments, may_be_pooled
         self._results: list[PGresult] = []
         try:
             self._driver = psycopg.connect(**arguments, autocommit=True)

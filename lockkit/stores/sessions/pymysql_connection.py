@@ -72,7 +72,7 @@ class MySQLConnection(Connection):
     reads_block = True
 
     def __init__(self, arguments: Mapping[str, Any], *, may_be_pooled: bool = False) -> None:
-        self._arguments = arguments
+        self._arguments, self.is_pooled = arguments, may_be_pooled
         self._driver = connected(arguments)
         try:
             self._set_up(may_be_pooled=may_be_pooled)

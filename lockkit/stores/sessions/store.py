@@ -274,13 +274,13 @@ class SessionStore(Attempts, Sessioned):
     def _bury(self, route: Route, own: Route, session: Session, seconds: float = 0.0) -> Step[bool]:
         """End what remains of a claim's former session, over one that is ``own``'s. If the server
         refuses, its silence will end it. It holds the lock until it has gone: wait for that, for
-        ``seconds`` at most."""
-        remains, connection = self._sessions.remains(route), session.connection
-        if remains is not None and connection is not None:
+        ``seconds`` at most. A pooler frees it itself: it may be somebody else's by now."""
+        remains, over = self._sessions.remains(route), session.connection
+        if remains is not None and over is not None:
             find, until = self._sql.find(remains.identity, remains.started), now() + seconds
             with suppress(Refused):
-                while is_taken((yield from self._say(session, own, find))):
-                    yield from self._say(session, own, self._sql.end(remains.identity, connection))
+                while not over.is_pooled and is_taken((yield from self._say(session, own, find))):
+                    yield from self._say(session, own, self._sql.end(remains.identity, over))
                     if not seconds:
                         break
                     if now() > until:
