@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import subprocess
 import sys
@@ -388,13 +389,13 @@ def test_an_error_that_kazoo_does_not_know_is_that_of_one_request(
     assert lease.release()
 
 
-def refuse_once(monkeypatch: pytest.MonkeyPatch, module: str, kind: str) -> list[str]:
-    """The next request of this kind is refused by a number that kazoo does not know, as one is by a
-    server that throttles. The list then has its path."""
+def refuse(monkeypatch: pytest.MonkeyPatch, module: str, kind: str, times: float = 1) -> list[str]:
+    """The next requests of this kind are refused by a number that kazoo does not know, as one is by
+    a server that throttles. The list has their paths."""
     make, refused = getattr(requests, kind), list[str]()
 
     def made(path: str) -> Any:
-        if refused:
+        if len(refused) >= times:
             return make(path)
         refused.append(path)
         return lambda s: s.kazoo.reconfig_async("", "", "server.1=x:1:2;3", -1)
@@ -412,10 +413,26 @@ def test_a_node_that_nobody_asks_for_goes_though_its_deletion_is_refused(
     request = claim("stock")
     with locks.lock("other") as lease:
         assert isinstance(locks.perform(store.acquire(request)), Grant)
-        refused = refuse_once(monkeypatch, "nodes", what)
+        refused = refuse(monkeypatch, "nodes", what)
         give_up(store, request)
         eventually(lambda: refused and claims(tree, "stock") == [])
         lease.check()
+
+
+def test_a_server_that_throttles_is_not_asked_again_at_once(
+    locks: lockkit.LockClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lockkit.stores.zookeeper.nodes.AGAIN_SECONDS", 60.0)
+    store: Any = locks.store
+    request = claim("stock")
+    with locks.lock("other") as lease:
+        assert isinstance(locks.perform(store.acquire(request)), Grant)
+        refused = refuse(monkeypatch, "nodes", "children", times=math.inf)
+        give_up(store, request)
+        eventually(lambda: refused)
+        for _ in range(5):  # in the same session, which answers in order
+            lease.extend()
+    assert len(refused) == 1
 
 
 def test_a_claim_that_is_made_and_not_told_of_is_found_again(
@@ -423,7 +440,7 @@ def test_a_claim_that_is_made_and_not_told_of_is_found_again(
 ) -> None:
     locks.lock("warm-up").acquire().release()
     monkeypatch.setattr("lockkit.engine.holding.RETRY_WITHIN", SOON)
-    refused = refuse_once(monkeypatch, "queue", "stat")
+    refused = refuse(monkeypatch, "queue", "stat")
     lease = locks.lock("stock").acquire()
     assert refused
     assert len(claims(tree, "stock")) == 1
@@ -438,7 +455,7 @@ def test_a_server_that_may_not_be_up_to_date_is_not_asked_for_a_claim(
     request = claim("stock")
     assert isinstance(locks.perform(store.acquire(request)), Grant)
     store._nodes.forget(request.token)
-    refuse_once(monkeypatch, "queue", "sync")
+    refuse(monkeypatch, "queue", "sync")
     with pytest.raises(StoreRefused):
         locks.perform(store.release(request))
     locks.perform(store.release(request))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -29,8 +30,8 @@ LAST_NUMBER = 2**31 - 1
 """The server's counter ends here: after that, many nodes get this number, or a negative one."""
 
 
-UNDONE = (*UNSENT_OR_UNHEARD, UNNAMED)
-"""Errors of a request that may succeed if it is made again."""
+AGAIN_SECONDS = 1.0
+"""After an error that kazoo does not know, such as that of a server that is overloaded."""
 
 
 class Watch:
@@ -181,16 +182,25 @@ class Nodes(Background):
                 if node.until <= moment:
                     self._nodes.pop(token, None)
                     if node.session is not None and not node.is_over:
-                        sweep(node.session, node.folder, node.guid)
+                        sweep(node.session, node.folder, node.guid, partial(self._again, node))
             self._wake_at = min((node.until for node in self._nodes.values()), default=math.inf)
             return self._wake_at - moment
 
+    def _again(self, node: Node) -> None:
+        """Delete it in a while. It is not known by its token: nothing may rely on it."""
+        node.until = now() + AGAIN_SECONDS
+        with self._lock:
+            self._nodes[f"again {node.token}"] = node
+            is_sooner = node.until < self._wake_at
+        if is_sooner:
+            self._hurry()
 
-def sweep(session: Session, folder: str, guid: str) -> None:
+
+def sweep(session: Session, folder: str, guid: str, again: Callable[[], object]) -> None:
     """Delete a claim's node, and the folder if that is empty then, without waiting for it. If the
-    connection breaks meanwhile, the next one does so again: the session would keep the node. So
-    does this one after an error that kazoo does not know, as of a server that is overloaded. If
-    the server refuses, as after a change of the password, only the session's end deletes it."""
+    connection breaks meanwhile, the next one does so again: the session would keep the node.
+    ``again`` is called after an error that kazoo does not know. If the server refuses, as after a
+    change of the password, only the session's end deletes it."""
 
     def listed(answer: Answer) -> None:
         if isinstance(answer.said, list):
@@ -202,8 +212,11 @@ def sweep(session: Session, folder: str, guid: str) -> None:
     def deleted(asked: list[Answer], last: Answer) -> None:
         for answer in asked:
             _end_if_refused(session, folder, answer)
-        if any(isinstance(answer.exception, UNDONE) for answer in (*asked, last)):
-            sweep(session, folder, guid)
+        errors = [answer.exception for answer in (*asked, last)]
+        if any(isinstance(error, UNSENT_OR_UNHEARD) for error in errors):
+            sweep(session, folder, guid, again)
+        elif any(isinstance(error, UNNAMED) for error in errors):
+            again()
 
     session.run(lambda: children(folder)(session).rawlink(listed))
 
