@@ -19,8 +19,8 @@ VENV ?= .venv
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 SOAK_ARGS ?=
-# Most tests wait for other processes: even two cores have time for four. Each has its own servers.
-PARALLEL := --numprocesses=4 --dist=loadscope --no-loadscope-reorder
+# Most tests wait for other processes: even two cores have time for five. Each has its own servers.
+PARALLEL := --numprocesses=5 --dist=loadscope --no-loadscope-reorder
 CONSTRAINTS ?= --constraint constraints.txt
 AGAIN ?= $(if $(PYTEST_ARGS),,yes)
 

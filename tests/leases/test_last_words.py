@@ -436,7 +436,7 @@ def test_many_dead_waiters_hide_nobody_who_lives(client: LockClient) -> None:
 
     until(only_the_last_lives)
     shown = locks(client, "show", "busy").out
-    assert re.search(r"break: +not known, .*; 1 wait, the first for \d\.\ds\n", shown)
+    assert re.search(r"break: +not known, .*; 1 waits for \d\.\ds\n", shown)
     found = locks(client, "--waiting-longer-than", "0.1", "--fail-on-stuck")
     assert found.status == 3
     assert "the first of 1 waits for " in found.out
