@@ -499,12 +499,12 @@ def test_giving_up_leaves_what_another_thread_has_by_the_same_object(
     way.close()
 
 
-@pytest.mark.parametrize("kind", [redis.asyncio.lock.Lock, AsyncLock])
 async def test_a_cancelled_wait_leaves_what_another_task_has_by_the_same_object(
-    redis_url: str, kind: type
+    redis_url: str,
 ) -> None:
+    """redis-py's release forgets the token of a task that has acquired it before the reply."""
     client = redis.asyncio.Redis.from_url(redis_url, socket_timeout=10)
-    lock = client.lock(NAME, timeout=LONG, lock_class=kind)
+    lock = client.lock(NAME, timeout=LONG, lock_class=AsyncLock)
     assert await lock.acquire()
     waiting = [asyncio.create_task(lock.acquire()) for _ in range(2)]
     await asyncio.sleep(0.2)
