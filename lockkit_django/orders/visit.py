@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
+from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.http.request import HttpHeaders
 from django.middleware.csrf import (
@@ -197,7 +198,7 @@ class Visit(visit.Visit):
         named = {getattr(each, "login_url", None) for each in (view, class_of(view))}
         pages = [url for page in (*named, settings.LOGIN_URL) for url in _pages_at(page)]
         location = response.headers.get("Location")
-        return leads_to(location, pages, request._get_raw_host(), request.get_full_path())
+        return leads_to(location, pages, _host(request), request.get_full_path())
 
     def recovered(self, answer: Any) -> OrderResponse:
         if not isinstance(answer, HttpResponseBase):
@@ -255,6 +256,13 @@ def _pages_at(page: Any) -> list[str]:
         return [resolve_url(page)] if page else []
     except NoReverseMatch:
         return []
+
+
+def _host(request: HttpRequest) -> str:
+    try:
+        return request.get_host()
+    except DisallowedHost:
+        return ""
 
 
 def options_of(callback: Callable[..., Any], method: str | None = None) -> ViewOptions:
