@@ -27,7 +27,7 @@ from interrupted_stores import (
     redis,
     sqlite_file,
 )
-from interrupting import Interrupting
+from interrupting import Interrupting, watched
 
 import lockkit
 from lockkit import Lease, LockClient, aio
@@ -81,23 +81,24 @@ def other(url: str) -> Iterator[LockClient]:
 async def interrupted_everywhere(step: Step, locks: aio.AsyncLockClient, below: str) -> int:
     """Run it again and again, each time interrupted one place later, until it ends before that."""
     numbers = itertools.count(1)
-    for at in range(1, MOST):
-        for _ in range(TRIES):  # the next if the machine has stalled; a defect does so each time
-            run = await step(next(numbers))
-            began = now()
-            try:
-                where = await asyncio.create_task(interrupted(at, run, below))
-                del run
-                await hands_on(locks)
-                took = now() - began
-            except (lockkit.LeaseLost, lockkit.BackendError) as error:
-                where, took = str(error), math.inf
-            if took < 2 * SOON:
-                break
-        else:
-            raise AssertionError(f"{took:.1f} s, {TRIES} times, interrupted at {where}")
-        if not where:
-            return at - 1
+    with watched():
+        for at in range(1, MOST):
+            for _ in range(TRIES):  # the next if the machine has stalled; a defect does it again
+                run = await step(next(numbers))
+                began = now()
+                try:
+                    where = await asyncio.create_task(interrupted(at, run, below))
+                    del run
+                    await hands_on(locks)
+                    took = now() - began
+                except (lockkit.LeaseLost, lockkit.BackendError) as error:
+                    where, took = str(error), math.inf
+                if took < 2 * SOON:
+                    break
+            else:
+                raise AssertionError(f"{took:.1f} s, {TRIES} times, interrupted at {where}")
+            if not where:
+                return at - 1
     raise AssertionError(f"more than {MOST} places")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 
 from interrupted_stores import LONG_TTL, MOST, PATIENT, SOON, TRIES
-from interrupting import Interrupt, Interrupting
+from interrupting import Interrupt, Interrupting, watched
 
 from lockkit import BackendError, LeaseLost, LockClient
 from lockkit.model.clock import now
@@ -30,11 +30,12 @@ def interrupted_everywhere(
     """Run it again and again, each time interrupted one place later, until it ends uninterrupted.
     ``step`` gets a number that no other run has. For the others see ``Interrupting``."""
     numbers = itertools.count(1)
-    for at in range(1, MOST):
-        where = soon(lambda: interrupted(at, step(next(numbers)), below, do, kind))  # noqa: B023
-        works(where)
-        if not where:
-            return at - 1
+    with watched():
+        for at in range(1, MOST):
+            where = soon(lambda: interrupted(at, step(next(numbers)), below, do, kind))  # noqa: B023
+            works(where)
+            if not where:
+                return at - 1
     raise AssertionError(f"more than {MOST} places")
 
 

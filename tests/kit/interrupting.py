@@ -14,9 +14,10 @@ import contextlib
 import dis
 import functools
 import gc
+import itertools
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Self
@@ -24,7 +25,7 @@ from typing import Any, Self
 import lockkit
 import lockkit_django
 
-__all__ = ["Interrupt", "Interrupting", "TimeLimit"]
+__all__ = ["Interrupt", "Interrupting", "TimeLimit", "watched"]
 
 OURS = tuple(f"{Path(package.__file__).parent}/" for package in (lockkit, lockkit_django))
 STOOD_ON = {threading.__file__, contextlib.__file__}
@@ -77,6 +78,8 @@ class Interrupting:
         gc.disable()  # it would close forgotten generators, and CPython only prints what they raise
         self._thread = threading.get_ident()
         self._outside = sys._getframe(1)
+        self._watched = watched()
+        self._watched.__enter__()
         _begin(self._each)
         return self
 
@@ -88,6 +91,7 @@ class Interrupting:
     ) -> bool:
         """The interrupt ends here. Part of the test is that it came so far."""
         _end()
+        self._watched.__exit__(None, None, None)
         gc.enable()
         del self._outside
         if self.where and self._do is None:
@@ -136,12 +140,43 @@ Each = Callable[[FrameType, int, int], None]
 if sys.version_info >= (3, 12):
     # settrace does not tell of every instruction: on 3.13 not of those in frames that are open.
     TOOL = sys.monitoring.DEBUGGER_ID
+    EVENTS = sys.monitoring.events
+
+    @contextlib.contextmanager
+    def watched() -> Iterator[None]:
+        """Many runs, of which each is interrupted: our code is made ready for them once."""
+        if sys.monitoring.get_tool(TOOL):
+            yield
+            return
+        found: list[CodeType] = []
+
+        def starts(code: CodeType, _: int) -> object:
+            is_new = not sys.monitoring.get_local_events(TOOL, code)
+            if is_new and code.co_filename.startswith((*OURS, *STOOD_ON)):
+                found.append(code)
+                sys.monitoring.set_local_events(TOOL, code, EVENTS.INSTRUCTION)
+            return sys.monitoring.DISABLE
+
+        sys.monitoring.use_tool_id(TOOL, "interrupts")
+        sys.monitoring.register_callback(TOOL, EVENTS.PY_START, starts)
+        sys.monitoring.register_callback(TOOL, EVENTS.PY_RESUME, starts)
+        sys.monitoring.restart_events()  # of what was disabled when it was watched before
+        sys.monitoring.set_events(TOOL, EVENTS.PY_START | EVENTS.PY_RESUME)
+        try:
+            yield
+        finally:
+            sys.monitoring.set_events(TOOL, EVENTS.NO_EVENTS)
+            for code in found:
+                sys.monitoring.set_local_events(TOOL, code, EVENTS.NO_EVENTS)
+            sys.monitoring.register_callback(TOOL, EVENTS.PY_START, None)
+            sys.monitoring.register_callback(TOOL, EVENTS.PY_RESUME, None)
+            sys.monitoring.free_tool_id(TOOL)
 
     def _begin(each: Each) -> None:
         done: dict[int, tuple[CodeType, int]] = {}  #: by the frame's id: its last instruction
 
         def before(code: CodeType, offset: int) -> object:
-            if not code.co_filename.startswith(OURS) and code.co_filename not in STOOD_ON:
+            if offset not in _matter(code):
                 return sys.monitoring.DISABLE
             frame = sys._getframe(1)
             of, last = done.get(id(frame), (None, NOWHERE))
@@ -154,17 +189,29 @@ if sys.version_info >= (3, 12):
                 each(frame, last, offset)
             return None
 
-        sys.monitoring.use_tool_id(TOOL, "interrupts")
-        sys.monitoring.register_callback(TOOL, sys.monitoring.events.INSTRUCTION, before)
-        sys.monitoring.set_events(TOOL, sys.monitoring.events.INSTRUCTION)
+        sys.monitoring.register_callback(TOOL, EVENTS.INSTRUCTION, before)
 
     def _end() -> None:
-        if sys.monitoring.get_tool(TOOL) is not None:
-            sys.monitoring.set_events(TOOL, sys.monitoring.events.NO_EVENTS)
-            sys.monitoring.register_callback(TOOL, sys.monitoring.events.INSTRUCTION, None)
-            sys.monitoring.free_tool_id(TOOL)
+        sys.monitoring.register_callback(TOOL, EVENTS.INSTRUCTION, None)
+
+    @functools.cache
+    def _matter(code: CodeType) -> frozenset[int]:
+        """The instructions after which CPython looks for signals, and those that it may come to
+        from there: the next one, the beginning of a loop, or a handler of exceptions."""
+        after = {
+            following.offset
+            for one, following in itertools.pairwise(dis.get_instructions(code))
+            if one.offset in _may_look(code)
+        }
+        turns = {i.argval for i in dis.get_instructions(code) if i.opcode == TURNS}
+        handlers = {target for _, _, target in _exception_table(code)}
+        return _may_look(code) | after | turns | handlers
 
 else:
+
+    @contextlib.contextmanager
+    def watched() -> Iterator[None]:
+        yield
 
     def _begin(each: Each) -> None:
         def trace(frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
