@@ -30,7 +30,10 @@ def main() -> None:
 
 
 def _declared(project: dict[str, dict[str, dict[str, list[str]]]]) -> Iterator[tuple[str, str]]:
-    """Names and lowest versions of all extras."""
+    """Names and lowest versions of all extras, and of what tests use beside them."""
+    for requirement in project["dependency-groups"]["test"]:
+        if lowest := LOWEST.fullmatch(requirement):
+            yield lowest[1].lower(), lowest[2]
     for requirements in project["project"]["optional-dependencies"].values():
         for requirement in requirements:
             if lowest := LOWEST.fullmatch(requirement):

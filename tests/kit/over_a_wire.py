@@ -79,16 +79,38 @@ BY_OTHERS_TASKS = REACHED | {
 }
 """What can be spoiled where the asyncio wire is that of another store, which runs all tests."""
 
+BY_ANOTHER_DRIVER = (
+    REACHED
+    | all_of(NetworkTests)
+    | {
+        "test_odd_names_are_all_different",
+        "test_waiters_are_granted_in_the_order_they_came",
+        "test_a_forked_child_owns_nothing_of_its_parents",
+        "test_an_interrupted_waiter_leaves_nothing",
+    }
+)
+"""What a driver can spoil. What a table decides is the same over each."""
+
+BY_ANOTHER_DRIVERS_TASKS = frozenset({"test_a_lease_is_held_until_it_is_released"})
+"""Tasks call it in threads."""
+
+TOLD = frozenset({"test_a_waiter_is_told_and_does_not_ask_again_and_again"})
+
 
 class OverAWire(StoreConformance):
     """All that a connection can spoil. What the store decides by itself is the same over each."""
 
     asked: ClassVar[frozenset[str]] = CONNECTED | all_of(NetworkTests)
 
+    tells: ClassVar[bool] = True
+    """Whether messages come over this way, if the store sends any."""
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        for name in () if whole else dir(cls):
-            if name.startswith("test_") and name not in cls.asked:
+        asked = {*dir(cls)} if whole else cls.asked
+        asked -= set() if cls.tells else TOLD
+        for name in dir(cls):
+            if name.startswith("test_") and name not in asked:
                 setattr(cls, name, None)
 
 

@@ -42,11 +42,19 @@ def setting(admin: psycopg.Connection, url: str) -> Callable[[str, str], None]:
 
 
 @pytest.fixture
-def locks(url: str) -> Iterator[Locks]:
+def scheme() -> str:
+    return "postgresql"
+
+
+by_both_drivers = pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg2"])
+
+
+@pytest.fixture
+def locks(url: str, scheme: str) -> Iterator[Locks]:
     clients: list[lockkit.LockClient] = []
 
     def connected(**options: Any) -> lockkit.LockClient:
-        clients.append(lockkit.connect(url, **options))
+        clients.append(lockkit.connect(url.replace("postgresql", scheme, 1), **options))
         return clients[-1]
 
     yield connected
@@ -94,10 +102,13 @@ def latin_url(postgres_server: PostgresServer) -> Iterator[str]:
     postgres_server.drop_database(url)
 
 
+@by_both_drivers
 @pytest.mark.parametrize("option", ["", "?client_encoding=utf8"])  # the second is Django's
-def test_a_name_that_the_database_cannot_write_is_refused(latin_url: str, option: str) -> None:
+def test_a_name_that_the_database_cannot_write_is_refused(
+    latin_url: str, scheme: str, option: str
+) -> None:
     """And no other."""
-    with lockkit.connect(latin_url + option) as client:
+    with lockkit.connect(latin_url.replace("postgresql", scheme, 1) + option) as client:
         with pytest.raises(lockkit.ConfigurationError, match=r"'stock:日本'.*(?i:latin)") as caught:
             client.lock("stock:日本").acquire()
         assert caught.value.name == "stock:日本"
@@ -120,6 +131,7 @@ def test_a_statement_that_serialisation_refuses_is_tried_again(
         assert taking.result(10).release()
 
 
+@by_both_drivers
 def test_a_row_that_somebody_has_locked_is_waited_for(
     locks: Locks, admin: psycopg.Connection, setting: Callable[[str, str], None]
 ) -> None:

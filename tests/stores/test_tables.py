@@ -24,7 +24,10 @@ from lockkit.testing.servers import MariaDBServer
 OLD = 2 * 24 * 3600 * 1_000_000
 
 
-@pytest.fixture(params=["postgres", *(f"mariadb {scheme}" for scheme in mysqlclient.SCHEMES)])
+PREFERRED = ["postgres", *(f"mariadb {scheme}" for scheme in mysqlclient.SCHEMES)]
+
+
+@pytest.fixture(params=[*PREFERRED, "postgres postgresql+psycopg2"])
 def engine(request: pytest.FixtureRequest) -> Iterator[sa.Engine]:
     server, _, scheme = request.param.partition(" ")
     url = str(request.getfixturevalue(f"{server}_url"))
@@ -37,7 +40,8 @@ def engine(request: pytest.FixtureRequest) -> Iterator[sa.Engine]:
 
 def scheme_of(engine: sa.Engine) -> str:
     """A URL's, which leads to the same driver."""
-    return "mysql+mysqldb" if engine.driver == "mysqldb" else engine.url.get_backend_name()
+    is_named = engine.driver in {"mysqldb", "psycopg2"}
+    return engine.url.drivername if is_named else engine.url.get_backend_name()
 
 
 @pytest.fixture
@@ -69,6 +73,7 @@ def test_free_rows_are_pruned_after_a_day_and_fences_still_grow(
         assert second.fencing_token > first.fencing_token
 
 
+@pytest.mark.parametrize("engine", PREFERRED, indirect=True)
 @pytest.mark.parametrize(
     "damage",
     [
@@ -103,7 +108,7 @@ def least(engine: sa.Engine) -> Iterator[str]:
     run(engine, grants)
     url = engine.url.set(username="app", drivername=scheme_of(engine))
     yield url.render_as_string(hide_password=False)
-    if url.drivername == "postgresql":
+    if url.get_backend_name() == "postgresql":
         run(engine, "DROP OWNED BY app")
     run(engine, "DROP USER app")
 
@@ -154,10 +159,14 @@ def test_a_server_that_greets_nobody_is_given_up(
             threads.submit(client.lock("a").acquire).result(20)
 
 
-def test_a_postgresql_server_that_is_read_only_refuses(postgres_url: str) -> None:
-    with lockkit.connect(postgres_url) as locks:
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg2"])
+def test_a_postgresql_server_that_is_read_only_refuses(postgres_url: str, scheme: str) -> None:
+    served = f"{scheme}://{postgres_url.partition('://')[2]}"
+    with lockkit.connect(served) as locks:
+        with pytest.raises(lockkit.ConfigurationError, match="has no table lockkit_lock"):
+            locks.lock("a").acquire()
         locks.store.create_table()
-    url = f"{postgres_url}?options=-c%20default_transaction_read_only%3Don"
+    url = f"{served}?options=-c%20default_transaction_read_only%3Don"
     with lockkit.connect(url) as locks, pytest.raises(StoreRefused, match="read-only"):
         locks.lock("a").acquire()
 

@@ -36,6 +36,42 @@ from lockkit_django.stores import database as database_store
 
 MIGRATE = "import django; django.setup(); from django.core.management import call_command as c; "
 LOCKS = "import django; django.setup(); import lockkit; "
+WITH_PSYCOPG2 = """
+import sys
+sys.modules["psycopg"] = None  # as if it was not installed
+
+import django
+django.setup()
+
+from django.core.management import call_command
+from django.db import connection
+from django.http import HttpResponse
+from django.test import Client, override_settings
+from django.urls import path
+from lockkit_django import locks
+from lockkit_django.orders import idempotent
+
+@idempotent
+def view(request):
+    with locks["default"].lock("stock", until="commit") as lease:
+        return HttpResponse(str(lease.fencing_token))
+
+urlpatterns = [path("", view)]
+call_command("migrate", "lockkit_django", verbosity=0)
+sent = {"Idempotency-Key": "A-1", "Authorization": "Token a"}
+settings = {
+    "ALLOWED_HOSTS": ["*"],
+    "LOCKKIT_ORDERS": {"PATHS": []},
+    "MIDDLEWARE": ["lockkit_django.middleware.IdempotentOrderMiddleware"],
+    "ROOT_URLCONF": "__main__",
+}
+with override_settings(**settings):
+    first, again = [Client().post("/", headers=sent) for _ in range(2)]
+assert first.content == again.content
+assert again["Idempotent-Replayed"] == "true"
+assert not list(locks["default"].holders())
+print(connection.Database.__name__)
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +155,10 @@ def test_another_driver_is_refused(
     monkeypatch.setattr(DatabaseWrapper, "Database", ModuleType("pg8000"))
     with pytest.raises(lockkit.ConfigurationError, match=r"PyMySQL or mysqlclient, not pg8000$"):
         client.lock("a").acquire()
+
+
+def test_locks_and_orders_where_only_psycopg2_is_installed(postgres_url: str) -> None:
+    assert run(WITH_PSYCOPG2, postgresql(postgres_url)) == "psycopg2\n"
 
 
 def test_a_deployment_check_finds_missing_tables(database: dict[str, Any]) -> None:

@@ -130,7 +130,7 @@ KILL = {
 WHO = {"postgresql": "SELECT pg_backend_pid()", "mysql": "SELECT connection_id()"}
 
 
-@pytest.mark.parametrize("using", list(KILL), indirect=True)
+@pytest.mark.parametrize("using", [*KILL, "psycopg2"], indirect=True)
 def test_a_lost_connection_gives_it_back(using: str, seen: list[int]) -> None:
     vendor = connections[using].vendor
 
@@ -352,7 +352,7 @@ def at_level(using: str) -> Iterator[Callable[[str], None]]:
     change("READ COMMITTED")
 
 
-@pytest.mark.parametrize("using", ["postgresql", "mysql"], indirect=True)
+@pytest.mark.parametrize("using", ["postgresql", "psycopg2", "mysql"], indirect=True)
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
 def test_a_snapshot_that_is_older_than_the_grant_is_refused(
     level: str, using: str, at_level: Callable[[str], None]
@@ -369,7 +369,7 @@ def test_a_snapshot_that_is_older_than_the_grant_is_refused(
     assert Sale.objects.using(using).count() == 2
 
 
-@pytest.mark.parametrize("using", ["postgresql", "mysql"], indirect=True)
+@pytest.mark.parametrize("using", ["postgresql", "psycopg2", "mysql"], indirect=True)
 def test_read_committed_sees_what_the_last_holder_has_committed(using: str) -> None:
     def elsewhere() -> None:
         try:

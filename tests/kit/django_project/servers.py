@@ -12,8 +12,14 @@ from django.db import connections
 
 from lockkit.testing.servers import MariaDBServer, PostgresServer
 
-KINDS = {"sqlite": "", "postgresql": "postgres_server", "mysql": "mariadb_server"}
-
+KINDS = {
+    "sqlite": "",
+    "postgresql": "postgres_server",
+    "psycopg2": "postgres_server",
+    "mysql": "mariadb_server",
+}
+ENGINES = {"psycopg2": {"ENGINE": "django_psycopg2"}}
+"""Settings of the kinds that Django itself does not know."""
 
 _made: dict[tuple[str, ...], str] = {}
 """The URLs of databases that have a table of each model, by server and tables."""
@@ -26,6 +32,7 @@ def place(request: pytest.FixtureRequest, *models: Any, **settings: Any) -> Iter
         yield "default"
         return
     server = request.getfixturevalue(KINDS[request.param])
+    settings |= ENGINES.get(request.param, {})
     blocker = request.getfixturevalue("django_db_blocker")
     with blocker.unblock(), database_of(server, "served", *models, **settings):
         yield "served"

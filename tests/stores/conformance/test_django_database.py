@@ -16,7 +16,7 @@ from database_settings import complete, environment, mariadb, postgresql, sqlite
 from django.core.management import call_command
 from django.db import connections
 from orders_django import mysql
-from over_a_wire import BY_OTHERS_TASKS, OverAWire
+from over_a_wire import BY_ANOTHER_DRIVERS_TASKS, BY_OTHERS_TASKS, OverAWire, Reached
 
 from lockkit.stores.sql.sqlite import SQLiteStore
 from lockkit.testing.proxy import FaultProxy
@@ -64,6 +64,10 @@ class PostgreSQLOfDjango(OfDjango, PostgresTable):
     pass
 
 
+class OfPsycopg2(PostgreSQLOfDjango):
+    writes = TableStore.writes  # it prepares no statements
+
+
 class MariaDBOfDjango(OfDjango, MariaDBTable):
     if mysqlclient.is_installed():
         writes = mysqlclient.WRITES
@@ -109,6 +113,23 @@ class TestDjangoPostgreSQL(OverAWire):
             database = postgresql(server.create_database())
             with django_db_blocker.unblock(), migrated(database):
                 yield PostgreSQLOfDjango(server, database)
+
+
+class TestDjangoPostgreSQLByPsycopg2(Reached):
+    schemes = ("django",)
+    tested = DatabasePostgreSQL
+    by_tasks = BY_ANOTHER_DRIVERS_TASKS
+    reached = OfPsycopg2
+    tells = False
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(
+        cls, postgres_server: PostgresServer, django_db_blocker: pytest_django.DjangoDbBlocker
+    ) -> Iterator[OfPsycopg2]:
+        database = postgresql(postgres_server.create_database()) | {"ENGINE": "django_psycopg2"}
+        with django_db_blocker.unblock(), migrated(database):
+            yield OfPsycopg2(postgres_server, database)
 
 
 class TestDjangoMariaDB(OverAWire):

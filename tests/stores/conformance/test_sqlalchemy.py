@@ -8,14 +8,20 @@ import given_mysql
 import mysqlclient
 import pytest
 from lock_tables import make_table, table_at
-from over_a_wire import BY_OTHERS_TASKS, all_of
+from over_a_wire import (
+    BY_ANOTHER_DRIVER,
+    BY_ANOTHER_DRIVERS_TASKS,
+    BY_OTHERS_TASKS,
+    OverAWire,
+    all_of,
+)
 
 from lockkit.stores.sql.alchemy import SQLAlchemyMySQL, SQLAlchemyPostgreSQL
 from lockkit.testing.conformance import StoreConformance
 from lockkit.testing.conformance.network import NetworkTests
 from lockkit.testing.conformance.queueing import QueueTests
 from lockkit.testing.servers import MariaDBServer, PostgresServer
-from lockkit.testing.store import MariaDBTable, PostgresTable, Store
+from lockkit.testing.store import MariaDBTable, PostgresTable, Store, TableStore
 
 
 class TestPostgreSQL(StoreConformance):
@@ -30,6 +36,25 @@ class TestPostgreSQL(StoreConformance):
     def store(cls) -> Iterator[PostgresTable]:
         with PostgresServer() as server, table_at(server) as url:
             yield PostgresTable(server, url)
+
+
+class ByPsycopg2(PostgresTable):
+    writes = TableStore.writes  # it prepares no statements
+
+
+class TestPostgreSQLByPsycopg2(OverAWire):
+    schemes = ("postgresql",)
+    tested = SQLAlchemyPostgreSQL
+    reached = ByPsycopg2
+    by_tasks = BY_ANOTHER_DRIVERS_TASKS
+    asked = BY_ANOTHER_DRIVER
+    tells = False
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls, postgres_server: PostgresServer) -> Iterator[ByPsycopg2]:
+        with table_at(postgres_server) as url:
+            yield ByPsycopg2(postgres_server, url.replace("postgresql", "postgresql+psycopg2", 1))
 
 
 class TestMariaDB(StoreConformance):

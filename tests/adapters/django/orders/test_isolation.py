@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from django.db import connections
 from django.test import Client, override_settings
-from django_project.servers import database_of
+from django_project.servers import ENGINES, KINDS, database_of
 from django_project.shop.models import Sale
+from django_psycopg2.base import IsolationLevel as Psycopg2Level
 from orders_django import elsewhere, mysql
 from psycopg import IsolationLevel
 
@@ -23,7 +24,8 @@ __all__ = ["mysql"]
 
 REPLAYED = "Idempotent-Replayed"
 SECONDS = 30.0
-LEVELS = {"read-committed": "read committed", "repeatable-read": "repeatable read"}
+LEVELS = ("READ_COMMITTED", "REPEATABLE_READ")
+NAMED = {"postgresql": IsolationLevel, "psycopg2": Psycopg2Level}
 BLOCKED = {
     "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
     " AND datname = current_database()",
@@ -33,21 +35,24 @@ BLOCKED = {
 
 
 @pytest.fixture(
-    params=[(kind, level) for kind in ("postgres", "mariadb") for level in LEVELS],
+    params=[
+        *((kind, level) for kind in ("postgresql", "mysql") for level in LEVELS),
+        ("psycopg2", "REPEATABLE_READ"),
+    ],
     ids="-".join,
     autouse=True,
 )
 def database(request: pytest.FixtureRequest, django_db_blocker: Any) -> Iterator[Any]:
     """The alias ``orders``, with the two tables; it has the records and ATOMIC_REQUESTS."""
     kind, level = request.param
-    isolation = IsolationLevel[LEVELS[level].upper().replace(" ", "_")]
-    options = {"isolation_level": LEVELS[level] if kind == "mariadb" else isolation}
-    server = request.getfixturevalue(f"{kind}_server")
+    isolation = NAMED[kind][level] if kind in NAMED else level.lower().replace("_", " ")
+    settings = {"OPTIONS": {"isolation_level": isolation}, **ENGINES.get(kind, {})}
+    server = request.getfixturevalue(KINDS[kind])
     reset()
     with (
         django_db_blocker.unblock(),
         database_of(
-            server, "orders", OrderRecord, Sale, ATOMIC_REQUESTS=True, OPTIONS=options
+            server, "orders", OrderRecord, Sale, ATOMIC_REQUESTS=True, **settings
         ) as connection,
         project(),
     ):
@@ -298,7 +303,7 @@ def test_a_row_that_changed_since_the_snapshot(database: Any, send: Any) -> None
     elsewhere.before_update.append(lambda: send_update(row))
     answer = buy(f"reads-first/{row}")
     level = database.settings_dict["OPTIONS"]["isolation_level"]
-    if level == IsolationLevel.REPEATABLE_READ:
+    if getattr(level, "name", "") == "REPEATABLE_READ":
         assert (answer.status_code, answer.json()["code"]) == (503, "order-not-saved")
         assert counts()[1] == 0
         answer = buy(f"reads-first/{row}")

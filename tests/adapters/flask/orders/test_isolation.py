@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import ExitStack, contextmanager
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -20,24 +21,35 @@ if TYPE_CHECKING:
 
     from werkzeug.test import TestResponse
 
-DRIVERS = {"postgresql://": "postgresql+psycopg://", "mysql://": "mysql+pymysql://"}
 LEVELS = ["READ COMMITTED", "REPEATABLE READ"]
 A_1 = {"X-User": "alice", "X-Order-ID": "A-1"}
 DUPLICATES = 4
 
 
-@pytest.fixture(params=["postgres_url", "mariadb_url"])
-def url(request: pytest.FixtureRequest) -> str:
-    found: str = request.getfixturevalue(request.param)
-    for scheme, driver in DRIVERS.items():
-        found = found.replace(scheme, driver, 1)
-    return found
+@pytest.fixture(
+    params=[
+        *product(("postgresql+psycopg", "mysql+pymysql"), LEVELS),
+        ("postgresql+psycopg2", "REPEATABLE READ"),
+    ],
+    ids="-".join,
+)
+def place(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """A driver and an isolation level."""
+    driver, level = request.param
+    return driver, level
 
 
-@pytest.fixture(params=LEVELS)
-def level(request: pytest.FixtureRequest) -> str:
-    level: str = request.param
-    return level
+@pytest.fixture
+def url(place: tuple[str, str], request: pytest.FixtureRequest) -> str:
+    driver = place[0]
+    server = "mariadb_url" if driver.startswith("mysql") else "postgres_url"
+    served: str = request.getfixturevalue(server)
+    return f"{driver}://{served.partition('://')[2]}"
+
+
+@pytest.fixture
+def level(place: tuple[str, str]) -> str:
+    return place[1]
 
 
 class Machine(NamedTuple):
