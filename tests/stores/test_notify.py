@@ -15,7 +15,6 @@ from typing import Any
 import django
 import psycopg
 import pytest
-import sqlalchemy as sa
 from bouncer import BouncerServer
 from database_settings import complete, postgresql
 from django.db import connections
@@ -345,23 +344,19 @@ def test_a_forked_child_listens_for_itself(locks: Locks, admin: psycopg.Connecti
     assert inbox_of(client).channel == channel
 
 
-def test_a_driver_without_messages_polls(url: str, locks: Locks) -> None:
-    """Such as psycopg2; here one that hides what psycopg can."""
-
-    class Mute(psycopg.Connection[Any]):
-        notifies = None  # type: ignore[assignment]
-
-    engine = sa.create_engine("postgresql+psycopg://", creator=lambda: Mute.connect(url))
+def test_over_psycopg2_waiters_poll(url: str, locks: Locks) -> None:
     other = locks()
     lease = other.lock("a").acquire()
-    with lockkit.connect(client=engine) as client, ThreadPoolExecutor() as threads:
+    with (
+        lockkit.connect(url.replace("postgresql", "postgresql+psycopg2", 1)) as client,
+        ThreadPoolExecutor() as threads,
+    ):
         waiting = threads.submit(client.lock("a").acquire)
         queued(other, "a", 1)
         eventually(lambda: not inbox_of(client)._is_idle)
         lease.release()
         assert waiting.result(10).release()
         assert not inbox_of(client).is_open
-    engine.dispose()
 
 
 @on_a_busy_machine

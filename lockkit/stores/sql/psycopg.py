@@ -55,10 +55,10 @@ class PsycopgConnection(DriverConnection):
     """By libpq, past the cursors of psycopg."""
 
     ends_in_time = True
+    brings_messages = True
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.brings_messages = callable(self.driver.notifies)
         self._libpq = self.driver.pgconn
         codec = self.driver.info.encoding
         self._codec = "utf-8" if codec == "ascii" else codec  # such a database has any bytes
