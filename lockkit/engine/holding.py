@@ -14,6 +14,7 @@ from lockkit.model.errors import (
     DamagedRecord,
     LayoutMismatch,
     LockError,
+    MissingTable,
     OutcomeUnknown,
 )
 from lockkit.model.log import log
@@ -41,9 +42,9 @@ RETRY_WITHIN = 0.5
 """Seconds: a request that failed faster than this broke off (the connection was stale, the server
 restarted) and is tried once more at once; a slower one timed out, and the caller hears of it."""
 
-UNTOLD = BackendError, LayoutMismatch
-"""What a release raises if the store cannot be told now: it fails, or another version of lockkit
-has written there since the grant."""
+UNTOLD = BackendError, LayoutMismatch, MissingTable
+"""What a release raises if the store cannot be told now: it fails, or since the grant another
+version of lockkit has written there, or its table was dropped."""
 
 
 def broke_off(error: LockError, seconds: float) -> bool:
@@ -200,7 +201,7 @@ def renew(store: Store, holds: Sequence[Hold], now: Clock = clock.now) -> Step[N
     for start in range(0, len(holds), AT_ONCE):
         try:
             yield from _renew(store, holds[start : start + AT_ONCE], now)
-        except BackendError:
+        except UNTOLD:
             moment = now()
             for hold in holds[start:]:
                 hold.renewal_failed(moment)

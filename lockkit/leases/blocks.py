@@ -176,8 +176,8 @@ class ThreadLease(_Lease):
     def release(self) -> bool:
         """Give it back. False if it was not ours any more, or was released before.
 
-        Raises a BackendError, or LayoutMismatch, if the store cannot be told: it is told later, or
-        the lease expires.
+        Raises a BackendError, LayoutMismatch or MissingTable if the store cannot be told: it is
+        told later, or the lease expires.
         With ``until="commit"`` it is left to the end of the transaction.
         """
         return self._client.perform(self._releasing())

@@ -4,14 +4,15 @@
 
     LockError
     ├ ConfigurationError(ValueError)   a setting, a name or a call is wrong; nothing was locked
-    │  ├ UnknownBackend                no backend is registered for this scheme or path
-    │  ├ UnsupportedCapability         this backend cannot do what was asked
+    │  ├ UnknownBackend                no store has this URL scheme or dotted path
+    │  ├ UnsupportedCapability         this store cannot do what was asked
     │  ├ DriverMissing                 a package is not installed; the text names the extra
     │  ├ InvalidName                   not a lock name, or a template that cannot make one
     │  ├ KindMismatch                  the name is in use as another kind of lock
     │  ├ UpgradeRefused                a reader would wait for itself to become a writer
     │  ├ OpenTransaction               inside a transaction, which would commit after the release
-    │  └ LayoutMismatch                the store holds another version of lockkit's layout
+    │  ├ LayoutMismatch                the store holds another version of lockkit's layout
+    │  └ MissingTable                  the database has no table for locks
     ├ AcquireTimeout(TimeoutError)     somebody else has the lock
     │  ├ LockHeld                      the same, with timeout=0
     │  └ TooManyWaiters                the queue, or this process's waiting room, is full
@@ -60,11 +61,11 @@ class ConfigurationError(LockError, ValueError):
 
 
 class UnknownBackend(ConfigurationError):
-    """No backend is registered for this URL scheme or dotted path."""
+    """No store has this URL scheme or dotted path."""
 
 
 class UnsupportedCapability(ConfigurationError):
-    """This backend cannot do what was asked."""
+    """This store cannot do what was asked."""
 
 
 class DriverMissing(ConfigurationError, ImportError):
@@ -93,6 +94,10 @@ class UpgradeRefused(ConfigurationError):
 
 class LayoutMismatch(ConfigurationError):
     """The store has the layout of another release of lockkit. Do not mix these releases."""
+
+
+class MissingTable(ConfigurationError):
+    """The database has no table for locks. The message says how to make it."""
 
 
 class AcquireTimeout(LockError, TimeoutError):

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from lock_tables import engine_for, make_table
 
 import lockkit
+from lockkit.engine.holding import renew
 from lockkit.model.errors import BackendUnavailable, StoreRefused
 from lockkit.model.types import LockState
 from lockkit.stores.sql import engines
@@ -71,6 +72,26 @@ def test_free_rows_are_pruned_after_a_day_and_fences_still_grow(
         kept.extend()
     with client.lock("old").acquire() as second:
         assert second.fencing_token > first.fencing_token
+
+
+def test_a_block_whose_table_is_dropped_ends_as_if_the_store_were_down(
+    client: lockkit.LockClient, engine: sa.Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It had the lock to its end. An error of its own is not hidden, and ``release`` raises."""
+    lease = client.lock("c", ttl=60).acquire()
+    with client.lock("a", ttl=60), client.multi("d", "e", ttl=60):
+        run(engine, "ALTER TABLE lockkit_lock RENAME TO lockkit_gone")
+    assert "release of 'a' not confirmed: the lock database has no table" in caplog.text
+    assert "release of 'e' not confirmed: the lock database has no table" in caplog.text
+    with pytest.raises(lockkit.MissingTable, match=r"store\.create_table\(\)"):
+        lease.extend()
+    client.perform(renew(client.store, [lease._hold]))
+    assert lease.state is lockkit.LeaseState.UNKNOWN
+    run(engine, "ALTER TABLE lockkit_gone RENAME TO lockkit_lock")
+    with pytest.raises(ZeroDivisionError), client.lock("b", ttl=60):
+        run(engine, "ALTER TABLE lockkit_lock RENAME TO lockkit_gone") or 1 / 0
+    with pytest.raises(lockkit.MissingTable):
+        lease.release()
 
 
 @pytest.mark.parametrize("engine", PREFERRED, indirect=True)

@@ -16,8 +16,8 @@ from typing import ClassVar
 
 from lockkit.model.errors import (
     BackendUnavailable,
-    ConfigurationError,
     LockError,
+    MissingTable,
     StoreRefused,
 )
 from lockkit.model.types import Finding
@@ -150,7 +150,7 @@ class OfRows(Dialect):
     def failure(self, refusal: Refused) -> LockError:
         if refusal.code != self.missing:
             return super().failure(refusal)
-        return ConfigurationError(
+        return MissingTable(
             "the database has no table lockkit_row: call locks.store.create_table() once, in Flask "
             f"LockKit.create_tables(), or run {self.create}"
         )

@@ -11,6 +11,7 @@ from lockkit.model.errors import (
     BackendUnavailable,
     ConfigurationError,
     LockError,
+    MissingTable,
     OutcomeUnknown,
     StoreRefused,
 )
@@ -72,7 +73,7 @@ class Vendor(ABC):
         if code in self.missed:
             return Missed()
         if code == self.missing_table:
-            return ConfigurationError(f"the lock database has no table lockkit_lock: {remedy}")
+            return MissingTable(f"the lock database has no table lockkit_lock: {remedy}")
         if code in self.unwritable or isinstance(error, UnicodeEncodeError):
             return ConfigurationError(
                 f"the lock database cannot write {UNNAMED} in its encoding: {first_line(error)}"
