@@ -108,8 +108,14 @@ class Hold:
         return ttl
 
     def wanted(self, now: float) -> float:
-        """Seconds to which it is renewed now: ``extend`` may have set more than its ttl."""
-        return max(self.ttl, before_drift(self.deadline - now))
+        """Seconds to which it is renewed now: ``extend`` may have set more than its ttl, or may be
+        waiting for the reply, which would come too late."""
+        number, deadline = self._last
+        asked = self._asked
+        for position in range(0, len(asked), 2):
+            if asked[position] > number:
+                number, deadline = asked[position : position + 2]
+        return max(self.ttl, before_drift(deadline - now))
 
     def renew_to(self, ttl: float, now: float) -> None:
         """Renew it to at least so many seconds from now on."""

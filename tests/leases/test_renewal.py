@@ -74,6 +74,26 @@ def test_a_renewal_never_leaves_less_than_the_holder_asked_for(extended: float) 
     assert held.deadline >= before - 1e-6
 
 
+def test_a_pass_of_the_watchdog_does_not_cut_an_extension_down(
+    client: lockkit.LockClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins when the store has done the extension, and the reply is not here yet."""
+    lease, extend = client.lock("stock:42").acquire(), client.store.extend
+
+    def extending(requests: Any) -> Step[Any]:
+        reply = yield from extend(requests)
+        monkeypatch.setattr(client.store, "extend", extend)
+        client.perform(renew(client.store, [lease._hold]))
+        return reply
+
+    monkeypatch.setattr(client.store, "extend", extending)
+    lease.extend(20 * TTL)
+    info = client.inspect("stock:42")
+    assert info is not None and info.left is not None
+    assert min(info.left, lease.remaining()) > 10 * TTL
+    assert lease.release()
+
+
 class TestASchedule:
     """Releases do not wait for the runner, so holds vanish while it goes through them."""
 
