@@ -28,7 +28,8 @@ REFUSALS = {
     driver.QuotaExceededError: "the quota of its path is exceeded",
     UNNAMED: "it replied with an error that kazoo does not know; the log has its number",
 }
-PASSING = {driver.NotReadOnlyCallError}
+PASSING = {driver.NotReadOnlyCallError, UNNAMED}
+"""Refusals that may pass by themselves. UNNAMED: one is that of a server that throttles."""
 
 
 def reading(read: Callable[..., Any], header: Any, *reply: Any) -> Any:

@@ -8,7 +8,7 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from lockkit.engine.effects import Step
 from lockkit.model.clock import now
-from lockkit.model.errors import BackendUnavailable, OutcomeUnknown, StoreRefused
+from lockkit.model.errors import BackendUnavailable, OutcomeUnknown
 from lockkit.model.types import Busy, Gone, Grant, Mode, Request, alive_for
 from lockkit.stores.zookeeper.failures import SessionEnded, reason, refused, told
 from lockkit.stores.zookeeper.listing import ZooKeeperListing
@@ -85,7 +85,7 @@ class ZooKeeperQueue(ZooKeeperListing):
         node = self._intend(request, session)
         try:
             return (yield from self._make(request, node, names))
-        except StoreRefused:
+        except BackendUnavailable:
             if not node.path:  # nothing was made that would have to be deleted
                 self._nodes.forget(request.token)
             raise
