@@ -22,6 +22,7 @@ from databases import empty_database
 from hypothesis import HealthCheck, settings
 from selection import needs_redis_at_most, takes_long, turn
 
+import lockkit
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import (
     MariaDBServer,
@@ -106,6 +107,13 @@ def servers(request: pytest.FixtureRequest, no_process_is_left: None) -> Iterato
         with ThreadPoolExecutor() as threads:
             threads.map(start, [kind for name, kind in SERVERS.items() if name in named])
         yield running
+
+
+@pytest.fixture
+def memory() -> Iterator[lockkit.LockClient]:
+    """A client of an empty store in this process."""
+    with lockkit.connect("memory://") as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

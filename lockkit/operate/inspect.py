@@ -162,7 +162,8 @@ def _reasons(
         yield Stuck("orphan", "the order was begun and its end is not known: locks resolve")
     elif info.state is LockState.ABANDONED:
         if info.waiters_alive and info.left is not None and -info.left > PATIENCE:
-            yield Stuck("abandoned", f"{remark(info)}; {info.waiters_alive} wait for it")
+            wait = "1 waits" if info.waiters_alive == 1 else f"{info.waiters_alive} wait"
+            yield Stuck("abandoned", f"{remark(info)}; {wait} for it")
     elif info.state is LockState.HELD:
         yield from _reasons_of_holder(info, older_than)
     yield from _starving(info, waiting_longer_than)

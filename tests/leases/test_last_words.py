@@ -52,13 +52,6 @@ def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LockClien
     found.close()
 
 
-@pytest.fixture
-def memory() -> Iterator[LockClient]:
-    found = lockkit.connect("memory://")
-    yield found
-    found.close()
-
-
 def lose(client: LockClient, name: str, kind: str = "mutex", **facts: object) -> int:
     """A lease that expires without a release; its fence."""
     claim = {"kind": Kind.SEMAPHORE, "permits": 2, "shared": True}
@@ -365,10 +358,11 @@ def test_an_abandoned_lease_is_trouble_only_where_somebody_waits() -> None:
     assert stuck(ended) is None
     assert stuck(ended._replace(waiters=1, waiters_alive=0)) is None
     assert stuck(ended._replace(waiters=1, waiters_alive=1, left=-0.5)) is None, "just now"
-    found = stuck(ended._replace(waiters=1, waiters_alive=1))
-    assert found is not None
-    assert found.code == "abandoned"
-    assert found.reason.endswith("; 1 wait for it")
+    for waiters, end in ((1, "; 1 waits for it"), (2, "; 2 wait for it")):
+        found = stuck(ended._replace(waiters=waiters, waiters_alive=waiters))
+        assert found is not None
+        assert found.code == "abandoned"
+        assert found.reason.endswith(end)
 
 
 def in_line(*since: float) -> tuple[Waiting, ...]:

@@ -25,10 +25,3 @@ def client(request: pytest.FixtureRequest) -> Iterator[LockClient]:
     )
     yield found
     found.close()
-
-
-@pytest.fixture
-def memory() -> Iterator[LockClient]:
-    found = lockkit.connect("memory://")
-    yield found
-    found.close()
