@@ -7,8 +7,10 @@ import logging
 import os
 import secrets
 import select
+import shutil
 import signal
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -39,6 +41,14 @@ GRACE_SECONDS = 5.0
 RESOURCE_TRACKER = "multiprocessing.resource_tracker"  # lives as long as its interpreter
 
 METER = Meter()
+
+# Processes that are killed leave files behind: they are below this directory, which goes at the end
+# of the run. Only pytest's own, which it keeps for three runs, are where they always were.
+IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ  # it has the environment of the run
+if not IS_WORKER:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="lockkit-")
+    Path(tempfile.tempdir).chmod(0o1777)  # as the system's: servers run as users of their own
 
 # Tests connect to their own servers only. Reading the system's certificates takes PyMySQL 30 ms for
 # each connection. A test of what is trusted by default sets its own.
@@ -258,6 +268,11 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if IN_CI and _skipped(session.config) and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_unconfigure() -> None:
+    if not IS_WORKER:
+        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

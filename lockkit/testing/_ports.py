@@ -7,8 +7,6 @@ import functools
 import os
 import random
 import socket
-import tempfile
-from pathlib import Path
 
 __all__ = ["HOST", "free_port"]
 
@@ -51,6 +49,7 @@ def _reserve(port: int) -> bool:
 
 @functools.cache
 def _reservations() -> int:
-    """A file with a lock for each port. It stays open: closing it would give all of them back."""
-    path = Path(tempfile.gettempdir(), f"lockkit-ports-{os.geteuid()}")
+    """A file with a lock for each port, the same one for every TMPDIR. It stays open: closing it
+    would give all of them back."""
+    path = f"/tmp/lockkit-ports-{os.geteuid()}"
     return os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
