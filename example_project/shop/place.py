@@ -75,9 +75,9 @@ def django_database(url: str) -> Database:
         _needs("pymysql", "PyMySQL")
         _install_pymysql()
         return _server("mysql", parts)
+    found = f", not {parts.scheme}://" if parts.scheme else "; what it says is not a URL"
     raise ValueError(
-        f"{DATABASE_VARIABLE} begins with sqlite:///, postgresql://, mysql:// or mariadb://, not "
-        f"{parts.scheme}://"
+        f"{DATABASE_VARIABLE} begins with sqlite:///, postgresql://, mysql:// or mariadb://{found}"
     )
 
 

@@ -105,12 +105,14 @@ def test_a_database_that_cannot_be_the_shops_is_one_line(
         connection.execute("CREATE TABLE shop_product (name TEXT)")
     for url, reason in (
         ("oracle://root@127.0.0.1/shop", "mysql:// or mariadb://, not oracle://"),
+        ("canary", "mysql:// or mariadb://; what it says is not a URL"),
         (f"sqlite:///{other}", "must name an empty one"),
         ("postgresql://127.0.0.1:1/shop", "must name an empty one"),
     ):
         finished = manage("demo", SHOP_DATABASE_URL=url)
         assert finished.returncode == 1
         assert reason in finished.stderr
+        assert "canary" not in finished.stderr
         assert len(finished.stderr.splitlines()) == 1
 
 
