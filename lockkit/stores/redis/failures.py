@@ -21,17 +21,18 @@ from lockkit.stores.servers import tls_remedy
 E = TypeVar("E", bound=BaseException)
 
 REFUSALS = {
-    "READONLY": "the server is a read-only replica: point LOCATION at the primary",
+    "READONLY": "the server is a read-only replica: point the URL at the primary",
     "LOADING": "the server is still loading its data",
     "BUSY": "the server is running a long script",
     "OOM": "the server is out of memory: raise maxmemory (and keep maxmemory-policy noeviction)",
     "MISCONF": "the server refuses writes because it cannot persist",
     "MASTERDOWN": "the replica has lost its primary",
     "NOREPLICAS": "the server has too few replicas (min-replicas-to-write)",
-    "NOAUTH": "the server wants a password",
+    "NOAUTH": "the server wants a password: put it into the URL, as in redis://:password@host, or "
+    "into OPTIONS['password']",
     "WRONGPASS": "the server refuses the user or the password",
     "NOPERM": "the user lacks a permission lockkit needs (docs/redis.md has an ACL line)",
-    "DB": "the server has no database of the number in LOCATION",
+    "DB": "the server has no database of the number in the URL",
     "CLUSTERDOWN": "the cluster is down",
     "MOVED": "this is a server of a Redis Cluster: its URL begins with redis+cluster://",
     "ASK": "this is a server of a Redis Cluster: its URL begins with redis+cluster://",
