@@ -186,6 +186,4 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         return self.store
 
     def _cannot(self, what: str) -> UnsupportedCapability:
-        return UnsupportedCapability(
-            f"in the store of the lock alias {self.settings.alias!r} {what}; {ABLE}"
-        )
+        return UnsupportedCapability(f"in the store of {self.settings.title} {what}; {ABLE}")

@@ -35,10 +35,21 @@ class AliasSettings(NamedTuple):
     max_hold: float | None = 600.0
     max_queue: int | None = 100
     options: Mapping[str, Any] = MappingProxyType({})
+    connects: bool = False  #: these are the arguments of ``connect()``, and no alias
 
     def __repr__(self) -> str:
         """Without location and options, which may hold a password."""
         return f"AliasSettings({self.alias!r}, {self.shown_location!r})"
+
+    @property
+    def title(self) -> str:
+        """What errors call it."""
+        return "connect()" if self.connects else f"the lock alias {self.alias!r}"
+
+    @property
+    def place(self) -> str:
+        """What errors call the location."""
+        return "the URL" if self.connects else f"the LOCATION of {self.title}"
 
     @property
     def scheme(self) -> str:
@@ -153,7 +164,7 @@ def settings_from_url(location: str, **options: Any) -> AliasSettings:
             "connect() needs a URL, such as 'redis://127.0.0.1:6379/0', or a client as client=…"
         )
     values.setdefault("key_prefix", default_prefix(location))
-    return AliasSettings(DEFAULT_ALIAS, location, **values)
+    return AliasSettings(DEFAULT_ALIAS, location, connects=True, **values)
 
 
 # Compiled at their first use, because most are never used.

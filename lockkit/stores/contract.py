@@ -295,5 +295,5 @@ def reject_unknown_options(settings: AliasSettings, known: Sequence[str]) -> dic
     """The options, or a ConfigurationError that names the first one this store does not have."""
     for key in settings.options:
         if key not in known:
-            raise unknown_key(f"OPTIONS of the lock alias {settings.alias!r}", key, known)
+            raise unknown_key(f"OPTIONS of {settings.title}", key, known)
     return dict(settings.options)

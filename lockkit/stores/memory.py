@@ -61,8 +61,7 @@ class MemoryStore(Pushed, Fenced, Shared, Reentrant, Buried, Listed, ProcessLoca
         store = settings.location.partition("://")[2]
         if "?" in store:
             raise ConfigurationError(
-                f"LOCATION of the lock alias {settings.alias!r} must be 'memory://' or "
-                "'memory://name', without a query"
+                f"{settings.place} must be 'memory://' or 'memory://name', without a query"
             )
         if not store:
             return cls()

@@ -98,7 +98,7 @@ def _store_class(settings: AliasSettings) -> type[Store]:
         raise
     except (ImportError, AttributeError) as error:
         raise UnknownBackend(
-            f"the backend {path!r} of lock alias {settings.alias!r} cannot be imported: {error}"
+            f"the store class {path!r} of {settings.title} cannot be imported: {error}"
         ) from error
     from lockkit.stores.contract import Store
 
@@ -114,7 +114,7 @@ def _built_in(settings: AliasSettings) -> str | None:
             if SCHEMES.get(scheme) == SCHEMES[kind]:
                 return SCHEMES[f"{kind}?protocol=plain"]
         raise ConfigurationError(
-            f"the lock alias {settings.alias!r}: ?protocol=plain is for redis://, rediss://, "
+            f"{settings.place}: ?protocol=plain is for redis://, rediss://, "
             f"unix:// and redis+sentinel://, not for {scheme}://"
         )
     base, _, driver = scheme.partition("+")
@@ -127,7 +127,7 @@ def _built_in(settings: AliasSettings) -> str | None:
         there = [f"{key}://…?mode={mode}" for key in NAMED if f"{key}?mode={mode}" in SCHEMES]
         hint = f"; to lock by sessions, use the database's own URL, {' or '.join(there)}"
         raise ConfigurationError(
-            f"the lock alias {settings.alias!r}: {base}:// has no mode {mode!r}; "
+            f"{settings.place}: {base}:// has no mode {mode!r}; "
             f"a database may have {', '.join(known)}{hint * bool(there)}"
         )
     return SCHEMES[f"{base}?mode={mode}"]
@@ -140,8 +140,7 @@ def _mode(settings: AliasSettings) -> str | None:
     found = parse_qs(settings.location.partition("?")[2]).get("mode")
     if found and "mode" in settings.options:
         raise ConfigurationError(
-            f"the LOCATION of lock alias {settings.alias!r} and its OPTIONS both say 'mode': say "
-            "it in one of them"
+            f"{settings.place} and its OPTIONS both say 'mode': say it in one of them"
         )
     return Unshown(found[-1]) if found else settings.options.get("mode")
 
@@ -155,15 +154,12 @@ def _entry_point(settings: AliasSettings) -> str:
         return found.pop()
     if found:
         raise UnknownBackend(
-            f"several packages offer a lock backend for {settings.scheme!r}: "
+            f"several packages offer a store for {settings.scheme!r}: "
             f"{', '.join(sorted(found))}; name one as BACKEND"
         )
     if not settings.scheme:
-        what = "not a URL" if settings.location else "not a URL, but empty"
-        raise UnknownBackend(
-            f"the LOCATION of lock alias {settings.alias!r} is {what}; it looks like "
-            "'redis://127.0.0.1:6379/0'"
-        )
+        what = "has no scheme" if settings.location else "is empty"
+        raise UnknownBackend(f"{settings.place} {what}; it looks like 'redis://127.0.0.1:6379/0'")
     known = sorted(scheme for scheme in SCHEMES if "?" not in scheme)
     close = nearest(settings.scheme, known)
     hint = f"; did you mean {close!r}?" if close else f"; there are {', '.join(known)}"
@@ -172,5 +168,4 @@ def _entry_point(settings: AliasSettings) -> str:
             "; for locks in a database: postgresql://…, mysql://…, mariadb://…, "
             "or in Django django://default"
         )
-    where = f"lock alias {settings.alias!r}"
-    raise UnknownBackend(f"no backend for the URL scheme {settings.scheme!r} of {where}{hint}")
+    raise UnknownBackend(f"no store has the scheme {settings.scheme!r} of {settings.place}{hint}")

@@ -56,7 +56,7 @@ def cannot_connect(server: str, text: str, *, is_refusal: bool) -> BackendUnavai
 
     kind = StoreRefused if is_refusal else BackendUnavailable
     if STATEMENT_MODE in text:
-        text += ": set its pool_mode to session or transaction, or point LOCATION at the server"
+        text += ": set its pool_mode to session or transaction, or point the URL at the server"
     return kind(f"cannot connect to the {server}: {text}{remedy(text)}")
 
 

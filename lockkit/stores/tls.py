@@ -70,7 +70,7 @@ def for_libpq(said: Mapping[str, Any]) -> dict[str, str]:
     return {"sslmode": "verify-full"} | ({} if own else {"sslrootcert": _bundle()})
 
 
-def for_mysql(driver: str, host: str, said: MutableMapping[str, Any], alias: str) -> dict[str, Any]:
+def for_mysql(driver: str, host: str, said: MutableMapping[str, Any], where: str) -> dict[str, Any]:
     """The driver's arguments for the TLS options in ``said``, which are removed there.
 
     The driver's own options about TLS are left to it. Raises ConfigurationError.
@@ -80,23 +80,22 @@ def for_mysql(driver: str, host: str, said: MutableMapping[str, Any], alias: str
     files = {key.removeprefix("ssl_"): said.pop(key) for key in FILES if key in said}
     mode = str(said.pop("ssl_mode", "")).upper() or (IDENTITY if files or not is_here(host) else "")
     if mode not in {"", *MODES}:
-        where = f"ssl_mode of the lock alias {alias!r}"
-        raise wrong(where, Unshown(mode), " or ".join(MODES))
+        raise wrong(f"ssl_mode of {where}", Unshown(mode), " or ".join(MODES))
     if not mode:
         return {}
     if driver == "mysqldb":
-        return _for_mysqlclient(mode, files, alias)
+        return _for_mysqlclient(mode, files, where)
     if mode == "DISABLED":
         return {"ssl_disabled": True}
-    _needs_strictness(alias)
-    return {"ssl": context(mode, files, f"the LOCATION of lock alias {alias!r}")}
+    _needs_strictness(where)
+    return {"ssl": context(mode, files, where)}
 
 
-def _for_mysqlclient(mode: str, files: dict[str, str], alias: str) -> dict[str, Any]:
+def _for_mysqlclient(mode: str, files: dict[str, str], where: str) -> dict[str, Any]:
     """The C library below mysqlclient speaks TLS if it is given any file."""
     if mode == "REQUIRED":  # MariaDB's library goes on in plain text
         raise ConfigurationError(
-            f"the lock alias {alias!r} says ssl_mode=REQUIRED, but mysqlclient goes on without TLS "
+            f"{where} says ssl_mode=REQUIRED, but mysqlclient goes on without TLS "
             "if the server, or somebody in between, says that it has none: name the authority to "
             "trust as ssl_ca=FILE, or use PyMySQL"
         )
@@ -106,13 +105,13 @@ def _for_mysqlclient(mode: str, files: dict[str, str], alias: str) -> dict[str, 
     return {"ssl_mode": mode, "ssl": known}
 
 
-def _needs_strictness(alias: str) -> None:
+def _needs_strictness(where: str) -> None:
     """An older PyMySQL goes on in plain text if the server says that it speaks no TLS."""
     from importlib.metadata import version
 
     if [int(part) for part in re.findall(r"\d+", version("PyMySQL"))[:2]] < [1, 2]:
         raise ConfigurationError(
-            f"the lock alias {alias!r} needs TLS, but PyMySQL below 1.2 goes on without it if the "
+            f"{where} needs TLS, but PyMySQL below 1.2 goes on without it if the "
             "server, or somebody in between, says that it has none: upgrade PyMySQL"
         )
 

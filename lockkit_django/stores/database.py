@@ -48,7 +48,7 @@ class DatabaseStore(SQLStore):
         vendor = _vendor(alias)
         if vendor not in TABLES:
             raise ConfigurationError(
-                f"the lock alias {settings.alias!r}: lockkit keeps no locks in a {vendor} database"
+                f"{settings.title}: lockkit keeps no locks in a {vendor} database"
                 "; set LOCKKIT's LOCATION to 'redis://…', or to the 'django://…' of another"
             )
         store = table_over(TABLES[vendor], DjangoConnector(alias), settings)
@@ -61,7 +61,7 @@ def alias_of(settings: AliasSettings) -> str:
     alias, _, query = settings.location.partition("://")[2].partition("?")
     for option in parse_qs(query, keep_blank_values=True):
         if option != "mode":
-            raise unknown_key(f"LOCATION of the lock alias {settings.alias!r}", option, ["mode"])
+            raise unknown_key(settings.place, option, ["mode"])
     alias = alias or DEFAULT_DB_ALIAS
     if alias not in connections.settings:
         raise unknown_key("DATABASES", alias, connections.settings)

@@ -312,7 +312,7 @@ def test_an_alias_with_wrong_settings_does_not_hide_the_others(memory: LockClien
     both = {"reports": lambda: lockkit.connect("nonsense://x"), "default": lambda: memory}
     shown = locks(both)
     assert [row[1] for row in shown.rows] == ["stock:42"]
-    assert shown.err.startswith("alias reports: no backend for the URL scheme 'nonsense'")
+    assert shown.err.startswith("alias reports: no store has the scheme 'nonsense'")
     assert shown.status == 1
 
 

@@ -100,7 +100,7 @@ def test_an_empty_url_is_not_the_default(capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit) as ended:
         main(["--url", "", "locks"])
     assert ended.value.code == 2
-    assert "is not a URL, but empty" in capsys.readouterr().err
+    assert "the URL is empty" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("form", [["--url", "{}"], ["--url={}"]])
@@ -178,7 +178,7 @@ def test_usage_errors(argv: list[str], capsys: pytest.CaptureFixture[str]) -> No
 def test_a_wrong_url_says_so_and_shows_no_password() -> None:
     ended = lockkit_process("--url", "rediss2://user:canary@host/0", "locks")
     assert ended.returncode == 2
-    assert "no backend for the URL scheme 'rediss2'" in ended.stderr
+    assert "no store has the scheme 'rediss2' of the URL" in ended.stderr
     assert "canary" not in ended.stderr
 
 

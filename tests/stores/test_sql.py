@@ -302,7 +302,7 @@ def test_others_that_write_for_too_long(connect: Connect, path: Path) -> None:
      "sqlite:////tmp/"],
 )  # fmt: skip
 def test_bad_urls(url: str) -> None:
-    with pytest.raises(lockkit.ConfigurationError, match="LOCATION of the lock alias 'default'"):
+    with pytest.raises(lockkit.ConfigurationError, match="the URL "):
         lockkit.connect(url)
 
 
@@ -568,8 +568,8 @@ def test_a_database_in_memory_gets_a_temporary_file(
         ("sqlalchemy://", {"engine": ENGINE, "password": "canary"}, "has its own password"),
         ("postgresql://u:canary@h/d", {"engine": ENGINE}, "must be 'sqlalchemy://'"),
         ("sqlalchemy://?tll=3", {"engine": ENGINE}, "must be 'sqlalchemy://'"),
-        ("sqlalchemy+nonsense", {}, "not a URL"),
-        ("sqlalchemy+martian://u:canary@h/d", {}, "not a URL that SQLAlchemy knows"),
+        ("sqlalchemy+nonsense", {}, "has no scheme"),
+        ("sqlalchemy+martian://u:canary@h/d", {}, "not one that SQLAlchemy knows"),
     ],
 )
 def test_bad_engines(url: str, options: dict[str, object], message: str) -> None:

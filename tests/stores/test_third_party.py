@@ -74,5 +74,5 @@ def test_an_entry_point_that_leads_to_no_backend(install: Install, offers: str) 
 
 
 def test_nobody_offers_it() -> None:
-    with pytest.raises(UnknownBackend, match="no backend for the URL scheme 'vault'"):
+    with pytest.raises(UnknownBackend, match="no store has the scheme 'vault' of the URL"):
         lockkit.connect("vault://safe")

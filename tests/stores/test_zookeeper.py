@@ -1323,7 +1323,7 @@ def test_any_other_chroot_is_taken(path: str) -> None:
         ({"password": "x"}, "needs a username"),
         ({"password": 3, "username": "x"}, "password"),
         ({"ssl_ca_certs": "/x"}, "ssl"),
-        ({"ssl": True, "ssl_ca_certs": "/nonexistent"}, "default.*cannot be read"),
+        ({"ssl": True, "ssl_ca_certs": "/nonexistent"}, "OPTIONS.*cannot be read"),
         ({"ssl": True, "ssl_keyfile": "/nonexistent"}, "without its certificate"),
         ({"ssl": "yes"}, "ssl"),
         ({"fence_base": -1}, "fence_base"),

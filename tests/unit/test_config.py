@@ -163,13 +163,40 @@ def test_an_unknown_option_of_a_backend() -> None:
 
 @pytest.mark.parametrize("url", ["redi://h", "nonsense://x"])
 def test_an_unknown_scheme(url: str) -> None:
-    with pytest.raises(UnknownBackend, match="no backend for the URL scheme"):
+    with pytest.raises(UnknownBackend, match="no store has the scheme"):
         load_store(settings_from_url(url))
+
+
+@pytest.mark.parametrize(
+    ("location", "options", "said"),
+    [
+        ("nonsense://h", {}, "the URL"),
+        ("nonsense", {}, "the URL"),
+        ("redis://h:port", {}, "the URL"),
+        ("memory://?mode=x", {}, "the URL"),
+        ("postgresql://h/d?mode=x", {}, "the URL"),
+        ("redlock://h1", {}, "the URL"),
+        ("redis://h", {"nonsense": 1}, "OPTIONS of connect()"),
+    ],
+)
+def test_errors_name_the_alias_or_the_url_if_there_is_none(
+    location: str, options: dict[str, object], said: str
+) -> None:
+    settings = read({"default": {"LOCATION": location, "OPTIONS": options}})["default"]
+    with pytest.raises(ConfigurationError, match="the lock alias 'default'"):
+        load_store(settings)
+    with pytest.raises(ConfigurationError) as caught:
+        lockkit.connect(location, options=options)
+    assert said in str(caught.value)
+    assert "alias" not in str(caught.value)
+    assert "LOCATION" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["rediss//h", "", "memory", f"redis:/user:{'x' * 9}@h"])
 def test_what_is_no_url(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="is not a URL"):
+    with pytest.raises(
+        ConfigurationError, match=r"^the URL (has no scheme|is empty); it looks like 'redis"
+    ):
         lockkit.connect(url) if url else load_store(settings_from_url(url))
 
 
@@ -232,7 +259,7 @@ def test_an_empty_url_is_a_setting_that_was_not_filled_in(
 ) -> None:
     """It does not lock in some other store."""
     monkeypatch.setenv("LOCKKIT_URL", "memory://")
-    with pytest.raises(ConfigurationError, match="is not a URL, but empty; it looks like 'redis"):
+    with pytest.raises(ConfigurationError, match="the URL is empty; it looks like 'redis"):
         connect("")
 
 

@@ -39,9 +39,7 @@ def cluster_of(settings: AliasSettings) -> Hosts:
     hosts = read_hosts(settings, PORT, EXAMPLE)
     said = dict(parse_qsl(hosts.one.location.partition("?")[2])).get("db", "0")
     if hosts.path not in ((), ("0",)) or settings.options.get("db") or said != "0":
-        raise ConfigurationError(
-            f"the lock alias {settings.alias!r}: a Redis Cluster has no database but 0"
-        )
+        raise ConfigurationError(f"{settings.place}: a Redis Cluster has no database but 0")
     return hosts
 
 

@@ -88,8 +88,8 @@ def options_of(settings: AliasSettings) -> dict[str, Any]:
     options = reject_unknown_options(settings, (OPTION, replicas.OPTION))
     if settings.location.partition("://")[2]:
         raise ConfigurationError(
-            f"the lock alias {settings.alias!r} has a client in its OPTIONS, which says where "
-            "its server is: the LOCATION must be 'redis://'"
+            f"{settings.title} has a client in its OPTIONS, which says where "
+            "its server is: the URL must be 'redis://'"
         )
     return options
 

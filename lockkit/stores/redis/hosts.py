@@ -39,7 +39,7 @@ def read_hosts(settings: AliasSettings, port: int, example: str) -> Hosts:
     remap = options.pop("address_remap", None)
     if not (remap is None or callable(remap)):
         raise ConfigurationError(
-            f"address_remap in OPTIONS of the lock alias {settings.alias!r} must be a function: "
+            f"address_remap in OPTIONS of {settings.title} must be a function: "
             "(host, port) to (host, port)"
         )
     scheme, _, rest = settings.location.partition("://")
@@ -49,9 +49,7 @@ def read_hosts(settings: AliasSettings, port: int, example: str) -> Hosts:
     matches = [HOST.fullmatch(server) for server in servers.split(",")]
     nodes = [Node(m["host"].strip("[]"), int(m["port"] or port)) for m in matches if m]
     if len(nodes) < len(matches) or not all(0 < node.port < 2**16 for node in nodes):
-        raise ConfigurationError(
-            f"the LOCATION of lock alias {settings.alias!r} must name its servers as {example} does"
-        )
+        raise ConfigurationError(f"{settings.place} must name its servers as {example} does")
     first = servers.split(",")[0].removesuffix(f":{nodes[0].port}")
     tls = scheme.partition("+")[0]
     one = f"{tls}://{login}{at}{first}:{nodes[0].port}{mark}{query}"

@@ -24,7 +24,7 @@ OPTION = "wait_replicas"
 def divided(settings: AliasSettings) -> tuple[int, AliasSettings]:
     """The number of replicas, and the settings without that option. Raises ConfigurationError."""
     number, rest = own_option(settings, OPTION, 0, _number)
-    where = f"{OPTION} of the lock alias {settings.alias!r}"
+    where = f"{OPTION} of {settings.title}"
     if number is None:
         raise wrong(where, number, "a number of replicas")
     return check_count(where, number) or 0, rest

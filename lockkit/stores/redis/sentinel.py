@@ -48,8 +48,7 @@ def way_of(settings: AliasSettings) -> Way:
     hosts = read_hosts(settings._replace(options=options), PORT, EXAMPLE)
     if not isinstance(own, Mapping):
         raise ConfigurationError(
-            f"sentinel in OPTIONS of the lock alias {settings.alias!r} must map options of the "
-            "Sentinels to values"
+            f"sentinel in OPTIONS of {settings.title} must map options of the Sentinels to values"
         )
     match hosts.path:
         case (service,):
@@ -58,7 +57,7 @@ def way_of(settings: AliasSettings) -> Way:
             database = f"/{database}"
         case _:
             raise ConfigurationError(
-                f"the LOCATION of lock alias {settings.alias!r} must name the service that the "
+                f"{settings.place} must name the service that the "
                 f"Sentinels watch, as {EXAMPLE} does"
             )
     address, mark, query = hosts.one.location.partition("?")
@@ -83,7 +82,7 @@ def _of_sentinels(one: AliasSettings, own: Mapping[str, Any]) -> AliasSettings:
 
 def _patience(one: AliasSettings) -> float:
     value = one.options.get("socket_timeout", PATIENCE)
-    check_ttl(f"OPTIONS['socket_timeout'] of the lock alias {one.alias!r}", value)
+    check_ttl(f"OPTIONS['socket_timeout'] of {one.title}", value)
     return float(value)
 
 

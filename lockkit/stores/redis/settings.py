@@ -82,7 +82,7 @@ def maker(settings: AliasSettings, pool: Any) -> Maker:
     _check_protocol(settings)
     options = reject_unknown_options(settings, tuple(OPTIONS))
     for option, value in options.items():
-        OPTIONS[option](f"OPTIONS[{option!r}] of the lock alias {settings.alias!r}", value)
+        OPTIONS[option](f"OPTIONS[{option!r}] of {settings.title}", value)
     _check_tls(settings)
     asked = options.pop("password") if callable(options.get("password")) else None
     timeout = options.setdefault("socket_timeout", SOCKET_TIMEOUT)
@@ -94,7 +94,7 @@ def maker(settings: AliasSettings, pool: Any) -> Maker:
         made()  # finds options in the URL that redis-py does not know
     except (ValueError, TypeError, RedisError):
         raise ConfigurationError(
-            f"the LOCATION of lock alias {settings.alias!r} is not a Redis URL; it looks like "
+            f"{settings.place} is not a Redis URL; it looks like "
             f"redis://user:password@host:6379/0, rediss://… or unix:///path?db=0"
             f"{_unescaped(settings)}{_hint(settings)}"
         ) from None
@@ -102,7 +102,7 @@ def maker(settings: AliasSettings, pool: Any) -> Maker:
     for option, value in made.arguments.items():
         if option in OPTIONS and option not in settings.options:
             shown = Unshown(value) if isinstance(value, str) else value
-            OPTIONS[option](f"{option} in the LOCATION of lock alias {settings.alias!r}", shown)
+            OPTIONS[option](f"{option} in {settings.place}", shown)
     if asked is not None:  # redis-py refuses a provider beside a user's name
         provider = _Credentials(made.arguments.pop("username", None), asked)
         made.arguments["credential_provider"] = provider
@@ -119,9 +119,7 @@ def own_option(
     texts = [text for word, text in words if word == option]
     options = dict(settings.options)
     if len(texts) + (option in options) > 1:
-        raise ConfigurationError(
-            f"the lock alias {settings.alias!r} says {option!r} more than once"
-        )
+        raise ConfigurationError(f"{settings.title} says {option!r} more than once")
     value = options.pop(option, default)
     if texts:
         value = read(Unshown(texts[0]))
@@ -150,8 +148,7 @@ def _check_said_once(settings: AliasSettings, arguments: dict[str, Any]) -> None
     for option, value in settings.options.items():
         if arguments.get(option) != (None if callable(value) else value):
             raise ConfigurationError(
-                f"the LOCATION of lock alias {settings.alias!r} and its OPTIONS both say "
-                f"{option!r}: say it in one of them"
+                f"{settings.place} and its OPTIONS both say {option!r}: say it in one of them"
             )
 
 
@@ -159,8 +156,8 @@ def _check_tls(settings: AliasSettings) -> None:
     for option in settings.options:
         if option.startswith("ssl_") and not settings.location.startswith("rediss://"):
             raise ConfigurationError(
-                f"OPTIONS[{option!r}] of the lock alias {settings.alias!r} is for TLS: "
-                "the LOCATION must begin with rediss://"
+                f"OPTIONS[{option!r}] of {settings.title} is for TLS: "
+                "its URL must begin with rediss://"
             )
 
 
@@ -199,7 +196,7 @@ def _check_database(settings: AliasSettings) -> None:
     path = rest.partition("?")[0].partition("/")[2]
     if settings.location.startswith("redis") and path and not (path.isascii() and path.isdecimal()):
         raise ConfigurationError(
-            f"the LOCATION of lock alias {settings.alias!r} must end in the number of a database, "
+            f"{settings.place} must end in the number of a database, "
             f"as redis://host:6379/0 does{_unescaped(settings)}"
         )
 
@@ -209,7 +206,7 @@ def _check_protocol(settings: AliasSettings) -> None:
     query = settings.location.partition("?")[2]
     if found := re.search(r"(?:^|&)protocol=(?!(?:2|3)(?:&|$))", query):
         raise ConfigurationError(
-            f"{found[0].strip('&=')} in the LOCATION of lock alias {settings.alias!r} must be "
+            f"{found[0].strip('&=')} in {settings.place} must be "
             "'plain', for keys that other clients lock, too; 2 and 3 change nothing"
         )
 

@@ -29,6 +29,6 @@ def dangers(answers: Answers[State], servers: Sequence[str]) -> Iterator[Finding
         itself, own = answer
         if itself and known.setdefault(itself, name) != name:
             text = f"{known[itself]} and {name} are one server, which has two votes"
-            yield Finding("node", text, "Name each server once in LOCATION.")
+            yield Finding("node", text, "Name each server once in the URL.")
         for danger in own:
             yield danger._replace(text=f"{name}: {danger.text}")

@@ -40,7 +40,7 @@ class Nodes:
         tail = f"{slash}{path}{'?' * bool(words)}{'&'.join(words)}"
         self._settings = [
             settings._replace(location=f"{head}{node}{tail}", options=options)
-            for node in _nodes(settings.alias, login, hosts)
+            for node in _nodes(settings.place, login, hosts)
         ]
         makers = self.makers()
         self.servers = [made.server() for made in makers]
@@ -56,22 +56,22 @@ class Nodes:
         return [maker(settings, redis.asyncio.ConnectionPool) for settings in self._settings]
 
 
-def _nodes(alias: str, login: str, hosts: str) -> list[str]:
+def _nodes(where: str, login: str, hosts: str) -> list[str]:
     """A server that is named twice would have two votes."""
     nodes = dict[tuple[str, int], str]()
     for node in hosts.split(","):
         match = re.fullmatch(NODE, node)
         if match is None or "@" in login:  # not shown: it may hold a password
             raise ConfigurationError(
-                f"the LOCATION of lock alias {alias!r} does not name its nodes; it looks like "
+                f"{where} does not name its nodes; it looks like "
                 "redlock://user:password@host1:6379,host2:6379,host3:6379/0"
             )
         nodes[match[1].lower(), int(match[2] or 6379)] = node
     if len(nodes) < len(hosts.split(",")):
-        raise ConfigurationError(f"the LOCATION of lock alias {alias!r} names a node twice")
+        raise ConfigurationError(f"{where} names a node twice")
     if len(nodes) < FEWEST:
         raise ConfigurationError(
-            f"the LOCATION of lock alias {alias!r} names {len(nodes)} nodes; Redlock needs at "
+            f"{where} names {len(nodes)} nodes; Redlock needs at "
             f"least {FEWEST}, and for one server there is redis://"
         )
     return list(nodes.values())
@@ -81,7 +81,7 @@ def _delay(settings: AliasSettings) -> tuple[float, AliasSettings]:
     value, rest = own_option(settings, DELAY, RESTART_DELAY, _number)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not 0 <= value <= LONGEST_DELAY:
-        where = f"{DELAY} of the lock alias {settings.alias!r}"
+        where = f"{DELAY} of {settings.title}"
         raise wrong(where, value, f"seconds, at most {LONGEST_DELAY:g}; 0: nodes forget nothing")
     return float(value), rest
 

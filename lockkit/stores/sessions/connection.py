@@ -137,7 +137,7 @@ def pooled() -> ConfigurationError:
     return ConfigurationError(
         "there is a pooler, such as PgBouncer, between lockkit and the database server. In "
         "transaction mode, or statement mode, it would give each statement to another session, and "
-        "the lock would stay with the one that took it. Point LOCATION at the server itself; or "
+        "the lock would stay with the one that took it. Point the URL at the server itself; or "
         "leave mode out of the URL, for a table. If the pooler gives each client a session of its "
         "own (pool_mode = session), set OPTIONS {'session_pooler': True}"
     )

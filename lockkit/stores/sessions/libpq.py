@@ -94,7 +94,7 @@ class PostgresConnection(Connection):
         if is_standby in YES:
             raise StoreRefused(
                 "the PostgreSQL server is a standby, whose locks do not exclude those of the "
-                "primary: point LOCATION at the primary"
+                "primary: point the URL at the primary"
             )
         self.ends_silence = self._libpq.server_version >= HAS_TIMEOUTS
         if self.ends_silence:

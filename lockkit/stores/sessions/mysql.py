@@ -42,7 +42,7 @@ class MySQLSessions(SessionStore):
                 f"{settings.shown_location} needs PyMySQL: pip install 'lockkit[mysql]'"
             ) from error
         wrong = ConfigurationError(
-            f"the LOCATION of lock alias {settings.alias!r} is not a MySQL URL, or has after its "
+            f"{settings.place} is not a MySQL URL, or has after its "
             f"question mark what is not one of {', '.join(SAID)}; it looks like "
             "mysql://user@host/database?mode=advisory"
             + near_option(settings.location, (*SAID, *OURS))
@@ -55,13 +55,13 @@ class MySQLSessions(SessionStore):
         more = dict(parse_qsl(parts.query))
         if parts.scheme not in SCHEMES:
             raise ConfigurationError(
-                f"the LOCATION of lock alias {settings.alias!r} names another driver than PyMySQL, "
+                f"{settings.place} names another driver than PyMySQL, "
                 "the only one for locks of sessions: it must begin with mysql:// or mariadb://"
             )
         if not more.keys() <= {*SAID}:
             raise wrong
         host = parts.hostname or "localhost"
-        verified = for_mysql("pymysql", "" if "unix_socket" in more else host, more, settings.alias)
+        verified = for_mysql("pymysql", "" if "unix_socket" in more else host, more, settings.place)
         return {
             "host": host,
             "port": port,

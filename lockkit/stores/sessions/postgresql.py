@@ -47,7 +47,7 @@ class PostgresSessions(SessionStore):
             ) from error
         known = [*OURS, *(option.keyword.decode() for option in pq.Conninfo.get_defaults())]
         wrong = ConfigurationError(
-            f"the LOCATION of lock alias {settings.alias!r} is not a PostgreSQL URL, or has an "
+            f"{settings.place} is not a PostgreSQL URL, or has an "
             "option that libpq does not know; it looks like "
             "postgresql://user@host/database?mode=advisory" + near_option(settings.location, known)
         )

@@ -101,7 +101,7 @@ class MySQLConnection(Connection):
         if not is_writable:
             raise StoreRefused(
                 "the database server is read only, and the locks of a replica do not exclude those "
-                "of its primary: point LOCATION at the primary"
+                "of its primary: point the URL at the primary"
             )
 
     def is_same(self, other: Connection) -> bool:

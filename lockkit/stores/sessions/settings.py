@@ -44,17 +44,16 @@ def said(settings: AliasSettings) -> Said:
             rest.append((key, value))
         elif key in options:
             raise ConfigurationError(
-                f"the LOCATION of lock alias {settings.alias!r} and its OPTIONS both say "
-                f"{key!r}: say it in one of them"
+                f"{settings.place} and its OPTIONS both say {key!r}: say it in one of them"
             )
         else:
             options[key] = int(value) if value.isdecimal() else Unshown(value)
     url = f"{where}?{urlencode(rest, quote_via=quote)}" if rest else where
     most = options.get("max_sessions", MAX_SESSIONS)
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-        raise wrong(f"max_sessions of the lock alias {settings.alias!r}", most, "1 or more")
-    where = f"OPTIONS['session_pooler'] of the lock alias {settings.alias!r}"
+        raise wrong(f"max_sessions of {settings.title}", most, "1 or more")
+    where = f"OPTIONS['session_pooler'] of {settings.title}"
     pooler = check_flag(where, options.get("session_pooler", False))
     if (password := options.get("password")) is not None:
-        check_password(f"OPTIONS['password'] of the lock alias {settings.alias!r}", password)
+        check_password(f"OPTIONS['password'] of {settings.title}", password)
     return Said(url, str(options.get("mode")), most, password, pooler)

@@ -47,7 +47,7 @@ class SQLAlchemyStore(SQLStore):
             return table_over(SQLiteStore, connector_beside(engine.url.database or ""), settings)
         if dialect not in SERVERS:
             raise ConfigurationError(
-                f"the lock alias {settings.alias!r}: lockkit keeps no locks in {dialect}; "
+                f"{settings.place}: lockkit keeps no locks in {dialect}; "
                 "use PostgreSQL, MySQL, MariaDB, SQLite or redis://"
             )
         return table_over(SERVERS[dialect], EngineConnector(engine), settings)

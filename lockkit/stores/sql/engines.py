@@ -57,8 +57,8 @@ def engine_of(settings: AliasSettings) -> sqlalchemy.Engine:
         return _checked(engine, sqlalchemy.Engine, settings)
     if settings.location == ENGINE:
         raise ConfigurationError(
-            f"the lock alias {settings.alias!r} needs OPTIONS {{'engine': engine}}, "
-            "or a LOCATION such as 'postgresql://user@host/database'"
+            f"{settings.title} needs OPTIONS {{'engine': engine}}, "
+            "or a URL such as 'postgresql://user@host/database'"
         )
     try:
         url, arguments = _verified(_url(settings), settings)
@@ -68,7 +68,7 @@ def engine_of(settings: AliasSettings) -> sqlalchemy.Engine:
         raise
     except (sqlalchemy.exc.SQLAlchemyError, ValueError, TypeError):  # their texts show the URL
         raise ConfigurationError(
-            f"the LOCATION of the lock alias {settings.alias!r} is not a URL that SQLAlchemy "
+            f"{settings.place} is not one that SQLAlchemy "
             "knows, or has an option that its driver does not take; special characters of a "
             "password are percent-encoded, such as %40 for @"
         ) from None
@@ -83,18 +83,18 @@ def _checked(
 ) -> sqlalchemy.Engine:
     if not isinstance(engine, kind):
         raise ConfigurationError(
-            f"OPTIONS['engine'] of the lock alias {settings.alias!r} is a "
+            f"OPTIONS['engine'] of {settings.title} is a "
             f"{type(engine).__name__}; it must be a sqlalchemy.Engine, not an async one"
         )
     if settings.options.get("password") is not None:
         raise ConfigurationError(
-            f"the lock alias {settings.alias!r} has OPTIONS['engine'], which has its own password: "
+            f"{settings.title} has OPTIONS['engine'], which has its own password: "
             "OPTIONS['password'] is for URLs"
         )
     if settings.location not in {ENGINE, f"{ENGINE}?mode=table"}:
         raise ConfigurationError(
-            f"the lock alias {settings.alias!r} has an engine in its OPTIONS, which says where its "
-            f"database is: the LOCATION must be {ENGINE!r}"
+            f"{settings.title} has an engine in its OPTIONS, which says where its "
+            f"database is: the URL must be {ENGINE!r}"
         )
     return engine
 
@@ -121,7 +121,7 @@ def _verified(
         return url.update_query_dict(tls.for_libpq({"host": url.host, **said})), {}
     if driver in DRIVERS["mysql"]:
         host = "" if "unix_socket" in said else url.host or ""
-        arguments = tls.for_mysql(driver, host, said, settings.alias)
+        arguments = tls.for_mysql(driver, host, said, settings.place)
         return url.set(query={**PATIENCE, **said}), arguments
     return url, {}
 
@@ -140,7 +140,7 @@ def _check_query(engine: sqlalchemy.Engine, settings: AliasSettings) -> None:
     known = _known(engine.driver)
     if known and not known.issuperset(arguments):
         raise ConfigurationError(
-            f"the LOCATION of the lock alias {settings.alias!r} has an option after its question "
+            f"{settings.place} has an option after its question "
             f"mark that the driver {engine.driver} does not know"
             f"{near_option(settings.location, {*known, 'mode', 'ssl_mode'})}"
         )
@@ -163,11 +163,10 @@ def _give_password(engine: sqlalchemy.Engine, settings: AliasSettings) -> None:
     password = settings.options.get("password")
     if password is None:
         return
-    check_password(f"OPTIONS['password'] of the lock alias {settings.alias!r}", password)
+    check_password(f"OPTIONS['password'] of {settings.title}", password)
     if engine.url.password is not None:
         raise ConfigurationError(
-            f"the LOCATION of the lock alias {settings.alias!r} and its OPTIONS both say a "
-            "password: say it in one of them"
+            f"{settings.place} and its OPTIONS both say a password: say it in one of them"
         )
     from sqlalchemy import event
 

@@ -70,7 +70,7 @@ def table_over(kind: type[SQLStore], connector: Connector, settings: AliasSettin
 def path_of_url(settings: AliasSettings) -> Path:
     """The path in ``sqlite:///path``, which no later change of the working directory moves. Raises
     ConfigurationError."""
-    where = f"LOCATION of the lock alias {settings.alias!r}"
+    where = settings.place
     _, _, rest = settings.location.partition("://")
     host, slash, path = rest.partition("/")
     if host or not slash or "?" in path:

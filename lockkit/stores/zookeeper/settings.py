@@ -50,14 +50,14 @@ class Configuration:
     """The settings of sessions. Its repr shows nothing: there may be a password."""
 
     def __init__(self, settings: AliasSettings) -> None:
-        self.alias = settings.alias
+        self.title, self.place = settings.title, settings.place
         self.route = milliseconds(settings.ttl)
         refuse_longer(self.route)
         options = checked_options(settings)
         found = re.fullmatch(URL, settings.location)
         if found is None or not all(re.fullmatch(HOST, host) for host in found["hosts"].split(",")):
             raise ConfigurationError(
-                f"the LOCATION of lock alias {settings.alias!r} is not a ZooKeeper URL; it looks "
+                f"{settings.place} is not a ZooKeeper URL; it looks "
                 "like zookeeper://h1:2181,h2:2181,h3:2181/chroot. Everything else goes into "
                 f"OPTIONS{near_option(settings.location, OPTIONS)}"
             )
@@ -77,7 +77,7 @@ class Configuration:
         chroot = path.removesuffix("/")
         if not {"", ".", ".."}.isdisjoint(chroot.split("/")[1:]):
             raise ConfigurationError(
-                f"the chroot in the LOCATION of lock alias {self.alias!r} has a part that is "
+                f"the chroot in {self.place} has a part that is "
                 "empty, '.' or '..', and ZooKeeper has no such paths: write it out, as in /shop/eu"
             )
         return chroot
@@ -85,14 +85,13 @@ class Configuration:
     def _read_login(self, login: str | None, options: dict[str, Any]) -> tuple[str, Any] | None:
         if login is not None and "username" in options:
             raise ConfigurationError(
-                f"the LOCATION of lock alias {self.alias!r} and its OPTIONS both name a user: "
-                "say it in one of them"
+                f"{self.place} and its OPTIONS both name a user: say it in one of them"
             )
         if login is not None:
             user, _, password = login.partition(":")
             return unquote(user), options.get("password", unquote(password))
         if "password" in options and "username" not in options:
-            raise ConfigurationError(f"the password of lock alias {self.alias!r} needs a username")
+            raise ConfigurationError(f"the password of {self.title} needs a username")
         if "username" in options:
             return options["username"], options.get("password", "")
         return None
@@ -102,7 +101,7 @@ class Configuration:
         names = {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "key": "ssl_keyfile"}
         files = {name: options.get(option) for name, option in names.items()}
         mode = tls.IDENTITY if options.get("ssl_check_hostname", True) else tls.AUTHORITY
-        return tls.context(mode, files, f"OPTIONS of the lock alias {self.alias!r}")
+        return tls.context(mode, files, f"OPTIONS of {self.title}")
 
     def credentials(self) -> set[tuple[str, str]]:
         """Called for each connection, so that a password that is a callable can change."""
@@ -136,11 +135,10 @@ def component(text: str) -> str:
 def checked_options(settings: AliasSettings) -> dict[str, Any]:
     options = reject_unknown_options(settings, tuple(OPTIONS))
     for option, value in options.items():
-        OPTIONS[option](f"OPTIONS[{option!r}] of the lock alias {settings.alias!r}", value)
+        OPTIONS[option](f"OPTIONS[{option!r}] of {settings.title}", value)
         if option.startswith("ssl_") and not options.get("ssl"):
             raise ConfigurationError(
-                f"OPTIONS[{option!r}] of the lock alias {settings.alias!r} is for TLS: "
-                "set OPTIONS['ssl'] to True"
+                f"OPTIONS[{option!r}] of {settings.title} is for TLS: set OPTIONS['ssl'] to True"
             )
     return options
 

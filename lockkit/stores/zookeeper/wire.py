@@ -47,7 +47,7 @@ class Sessions:
     def __init__(self, configuration: Configuration, nodes: Nodes) -> None:
         if native.is_patched():
             raise UnsupportedCapability(
-                f"the lock alias {configuration.alias!r}: under gevent, kazoo's thread would be a "
+                f"{configuration.title}: under gevent, kazoo's thread would be a "
                 "greenlet, and its session would end while others compute. Use Redis there"
             )
         self._configuration = configuration
@@ -111,7 +111,7 @@ class Sessions:
         refuse_longer(milliseconds)
         if len(self._sessions) >= MAX_SESSIONS and milliseconds not in self._sessions:
             raise ConfigurationError(
-                f"locks of the alias {self._configuration.alias!r} have more than {MAX_SESSIONS} "
+                f"locks of {self._configuration.title} have more than {MAX_SESSIONS} "
                 "different ttls; in ZooKeeper each of them is a session of its own"
             )
         changed = partial(_changed, weakref.ref(self), self._nodes)

@@ -65,5 +65,5 @@ def _divided(settings: AliasSettings) -> tuple[bool, AliasSettings]:
     _, rest = own_option(settings, "protocol", "plain", str)
     repairs, rest = own_option(rest, REPAIR, False, lambda text: YES.get(text.lower(), text))
     if not isinstance(repairs, bool):
-        raise wrong(f"{REPAIR} of the lock alias {settings.alias!r}", repairs, "true or false")
+        raise wrong(f"{REPAIR} of {settings.title}", repairs, "true or false")
     return repairs, rest
