@@ -233,6 +233,8 @@ def _check_as_drf(request: HttpRequest, view: Any) -> None:
     instance.headers = instance.default_response_headers
     instance.format_kwarg = instance.get_format_suffix(**match.kwargs)
     try:
+        negotiated = instance.perform_content_negotiation(drf)
+        drf.accepted_renderer, drf.accepted_media_type = negotiated  # the version may be in it
         drf.version, drf.versioning_scheme = instance.determine_version(
             drf, *match.args, **match.kwargs
         )

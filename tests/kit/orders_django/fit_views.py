@@ -28,7 +28,9 @@ from rest_framework.decorators import action, api_view, authentication_classes, 
 from rest_framework.exceptions import NotFound
 from rest_framework.parsers import BaseParser
 from rest_framework.permissions import BasePermission
+from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
+from rest_framework.versioning import AcceptHeaderVersioning
 from rest_framework.views import APIView
 
 from lockkit_django import lock_view
@@ -183,6 +185,16 @@ class OnBehalf(APIView):
         number, is_atomic = sell("on-behalf"), connection.in_atomic_block
         to = request.user.username
         return Response({"sold": number, "to": to, "atomic": is_atomic}, status=201)
+
+
+class Versioned(APIView):
+    authentication_classes = (TokenUser,)
+    permission_classes = (NotRefused,)
+    renderer_classes = (JSONRenderer,)
+    versioning_class = AcceptHeaderVersioning
+
+    def post(self, request: Any) -> Response:
+        return Response({"sold": sell("versioned"), "version": request.version}, status=201)
 
 
 class OnBehalfMixed(IdempotentMixin, OnBehalf):
@@ -454,6 +466,7 @@ KINDS = {
     "api-set-recovers": ApiSetRecovers.as_view({"post": "buy"}),
     "api-function-recovers": api_recovers,
     "locked-data": LockedData.as_view(),
+    "versioned": Versioned.as_view(),
     "api-set": ApiSet.as_view({"post": "buy"}),
 }
 urlpatterns = [

@@ -85,6 +85,17 @@ def test_functions_below_the_callback(kind: str, atomic: bool) -> None:
     assert (len(views.calls), Sale.objects.count()) == (1, 1)
 
 
+def test_the_version_is_in_the_accept_header(atomic: bool) -> None:
+    first = twice("versioned", headers={"Accept": "application/json; version=2"})
+    assert first.json()["version"] == "2"
+
+
+def test_an_answer_that_the_client_does_not_accept_is_not_recorded(atomic: bool) -> None:
+    refused = send("versioned", headers={"Accept": "text/csv"})
+    assert (refused.status_code, OrderRecord.objects.count()) == (406, 0)
+    twice("versioned", headers={"Accept": "application/json"})
+
+
 @pytest.mark.parametrize("failure", ["", "?clash"])
 @pytest.mark.parametrize(
     ("kind", "again"),
