@@ -246,6 +246,26 @@ def test_a_step_in_the_handler_of_a_signal_that_comes_within_a_step(connect: Con
         pass
 
 
+def test_a_step_in_the_handler_of_a_signal_that_comes_while_a_connection_is_looked_at(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A poll object that is asked while it is asked raises RuntimeError."""
+    client = connect()
+    client.lock("a").acquire().release()
+    looked_at: list[Connection] = []
+
+    def is_stale(connection: Connection) -> bool:
+        assert connection not in looked_at
+        if not looked_at:
+            looked_at.append(connection)
+            client.lock("handler").acquire().release()
+            looked_at.pop()
+        return False
+
+    monkeypatch.setattr(Connection, "is_stale", is_stale)
+    client.lock("a").acquire().release()
+
+
 def use_many_names(client: lockkit.LockClient) -> None:
     for number in range(1000):
         client.lock(f"{number}:{'x' * 200}").acquire().release()

@@ -219,15 +219,12 @@ class Slot:
             self._close()
 
     def _taken(self) -> Connection:
-        connection = self._connection
-        if (
-            connection is not None
-            and connection.identity == self._connector.identity()
-            and not connection.is_stale()
-        ):
-            self._connection = None
-            return connection
-        self._close()
+        """It is out before the first look at it, as the handler of a signal may take one too."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            if connection.identity == self._connector.identity() and not connection.is_stale():
+                return connection
+            connection.close()
         return self._connector.connect()
 
     def _close(self) -> None:
