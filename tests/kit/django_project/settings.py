@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
-import shutil
+import secrets
 import tempfile
 from pathlib import Path
 
-_HOME = Path(tempfile.mkdtemp(prefix="lockkit-django-"))
-atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
+# Nothing is made here: mypy imports this, too. A run of the tests removes its temporary files.
+_HERE = Path(tempfile.gettempdir(), f"lockkit-django-{secrets.token_hex(6)}")
 
 SECRET_KEY = "for-tests-only-" + "x" * 50
 DEBUG = False
@@ -20,13 +19,13 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
-        "NAME": str(_HOME / "project.sqlite3"),
+        "NAME": f"{_HERE}.sqlite3",
         "OPTIONS": {
             "transaction_mode": "IMMEDIATE",
             # Nobody pulls the plug of this machine, and each COMMIT would wait for its disk.
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF",
         },
-        "TEST": {"NAME": str(_HOME / "test.sqlite3")},
+        "TEST": {"NAME": f"{_HERE}-test.sqlite3"},
     }
 }
 INSTALLED_APPS = [
