@@ -1,7 +1,8 @@
 """``FencedModel``: rows that a stale holder cannot write. See ``lockkit.fencing``.
 
 >>> from django.db.models import F                                        # doctest: +SKIP
->>> with locks["default"].lock(f"stock:{sku}").acquire() as lease:        # doctest: +SKIP
+>>> name = lockkit.name("stock:{sku}", sku=sku)                           # doctest: +SKIP
+>>> with locks["default"].lock(name).acquire() as lease:                  # doctest: +SKIP
 ...     Stock.objects.fenced(lease).filter(sku=sku).update(count=F("count") - 1)
 """
 
