@@ -96,7 +96,7 @@ class Agent:
         return self.send("share", api=api, name=name, uses=uses, cycles=cycles)
 
     def interrupt(self) -> None:
-        """Send SIGINT."""
+        """Send SIGINT, which ends the order ``interruptible`` and nothing else."""
         os.kill(self.pid, signal.SIGINT)
 
     def pause(self) -> None:

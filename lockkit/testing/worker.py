@@ -75,6 +75,7 @@ class Worker:
         os._exit(0)  # the test is over: leases expire, as after any death
 
     def work(self) -> NoReturn:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         while True:
             self.obey(self._main.get())
 
@@ -192,10 +193,14 @@ class Worker:
 
     def do_interruptible(self, api: Api, name: str) -> None:
         """Acquire in the main thread, where SIGINT raises KeyboardInterrupt."""
-        if api == "sync":
-            self.client(api).lock(name).acquire(None).release()
-        else:
-            asyncio.run(self._acquire(name))
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            if api == "sync":
+                self.client(api).lock(name).acquire(None).release()
+            else:
+                asyncio.run(self._acquire(name))
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     async def _acquire(self, name: str) -> None:
         client = aio.connect(self.url, **self.options)

@@ -27,7 +27,7 @@ MOST_LINES = 80
 def installed() -> Any:
     """The module, once its distribution is on the path."""
     folder = Path(tempfile.mkdtemp(prefix="lockkit-"))
-    atexit.register(shutil.rmtree, folder)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     (folder / "my_package.py").write_text(STORE, encoding="utf-8")
     info = folder / "my_package-1.dist-info"
     info.mkdir()
