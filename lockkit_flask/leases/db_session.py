@@ -47,7 +47,7 @@ KEEPER = "lockkit.keeper"
 
 _SAID = "_lockkit_said"
 _NOTE = "lockkit.note"
-_MOST_SAID = 100
+_MOST_SAID = 10_000_000  # characters
 _CHANGED = "has changes or locked rows that are not committed"
 _LOCKED = "has locked rows"
 _WRITES = f"""{NUMBERED} OR EXISTS (
@@ -259,10 +259,10 @@ def _meaning(sql: str) -> str:
     return _LOCKED if _LOCKS.search(sql) else ""
 
 
-def _said_in(session: Session) -> list[str]:
-    """The statements of its transaction, if they are noted: where the database is not asked."""
+def _said_in(session: Session) -> dict[str, int]:
+    """The noted statements of its transaction, each once, with the characters up to its end."""
     root = session.get_transaction()
-    said: list[str] = [] if root is None else vars(root).setdefault(_SAID, [])
+    said: dict[str, int] = {} if root is None else vars(root).setdefault(_SAID, {})
     return said
 
 
@@ -279,12 +279,13 @@ def _after_begin(session: Session, _: SessionTransaction, connection: Connection
 def _note_statement(
     whose: Callable[[], Session | None], _conn: object, _cursor: object, sql: str, *_: object
 ) -> None:
-    """Keep its text; ``_meaning`` reads it only if needed."""
-    session = whose()
-    said = [] if session is None else _said_in(session)
-    said.append(sql)
-    if len(said) > _MOST_SAID:
-        said[:] = {_meaning(each): each for each in said}.values()
+    """Keep its text for ``_meaning``. Too many become one that is empty, and counts as a change."""
+    said = _said_in(session) if (session := whose()) else {}
+    if sql not in said:
+        said[sql] = len(sql) + next(reversed(said.values()), 0)
+        if said[sql] > _MOST_SAID:
+            said.clear()
+            said[""] = _MOST_SAID
 
 
 def _before_commit(session: Session) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
 import sqlalchemy as sa
 from entered import calls_of_ours
 from flask import Flask
@@ -15,8 +16,6 @@ from lockkit_flask import LockKit, locks
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 PROGRAM = """
 import gc, sys
@@ -94,6 +93,31 @@ def test_no_transaction_runs_a_line_of_lockkit_but_one_that_keeps_a_lock(
         assert calls_of_ours(db.session.commit) > 0
     with app.app_context():
         assert calls_of_ours(buy) == 0
+        db.session.remove()
+        db.engine.dispose()
+
+
+@pytest.mark.parametrize("text", ["SELECT 1", "SELECT {}"])
+def test_no_statement_is_read_before_a_lock_is_asked_for(tmp_path: Path, text: str) -> None:
+    """Where a database does not tell: the 300th costs what the first does."""
+    app = Flask("shop", instance_path=str(tmp_path))
+    app.config.update(SQLALCHEMY_DATABASE_URI="sqlite://", LOCKKIT_URL="memory://")
+    db = SQLAlchemy(app)
+    LockKit(app)
+
+    def calls_of(statements: int) -> int:
+        def read() -> None:
+            for number in range(statements):
+                db.session.connection().exec_driver_sql(text.format(number)).all()
+            db.session.rollback()
+
+        return calls_of_ours(read)
+
+    with app.app_context():
+        sa.event.listen(db.engine, "begin", lambda connection: None)
+    with app.app_context():
+        one, two, many = map(calls_of, (1, 2, 301))
+        assert many - one == 300 * (two - one)
         db.session.remove()
         db.engine.dispose()
 

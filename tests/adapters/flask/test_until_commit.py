@@ -498,6 +498,17 @@ def test_however_much_a_transaction_has_said_its_changes_count(begun: Flask) -> 
         pass
 
 
+@pytest.mark.parametrize("first", [sa.insert(Order).values(name="x"), sa.text("SELECT 1")])
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_more_texts_than_are_kept_may_have_changed_something(begun: Flask, first: Any) -> None:
+    db.session.execute(first)
+    for number in range(11):
+        db.session.connection().exec_driver_sql(f"SELECT {number} /* {'x' * 1_000_000} */")
+    refused("has changes")
+    with locks["default"].lock("stock:42"):  # it was rolled back
+        assert not db.session().in_transaction()
+
+
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 def test_a_transaction_that_has_failed_is_for_the_app_to_roll_back(context: Flask) -> None:
     with pytest.raises(sa.exc.ProgrammingError):
