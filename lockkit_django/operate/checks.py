@@ -22,12 +22,12 @@ from lockkit.model.types import Finding
 from lockkit.operate.setting_checks import setting_findings, store_findings
 from lockkit.orders.settings import UNSAFE_METHODS
 from lockkit.orders.visit import options_in
-from lockkit.web.route_checks import Route, below_partials, route_findings
+from lockkit.web.route_checks import Route, below_partials, module_of, route_findings
 from lockkit.web.view_lock import view_locks_of
 from lockkit_django import conf
 from lockkit_django.leases.client import locks
 from lockkit_django.web.routes import Routed, routes
-from lockkit_django.web.view_functions import ninja_operation, places_of
+from lockkit_django.web.view_functions import class_of, ninja_operation, places_of
 
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 SETTINGS = ("LOCKKIT", "LOCKKIT_VIEWS", "LOCKKIT_ORDERS")
 
 LOCK_ERRORS = "lockkit_django.middleware.LockErrors"
-METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE")
+"""Of views without a class."""
+
+DRF_GENERICS = "rest_framework.generics"
 IDS = {
     "no-store": "E003",
     "missing-alias": "E004",
@@ -156,10 +159,20 @@ def _described(routed: Routed) -> Iterator[Route]:
     """The routes for the core's checks, one for each HTTP method that has a lock."""
     view, given = below_partials(routed.view)
     routed = routed._replace(view=view, given=routed.given | given)
-    for method in METHODS:
-        view_locks = view_locks_of(places_of(view, method))
+    for method in map(str.upper, getattr(class_of(view), "http_method_names", METHODS)):
+        view_locks = view_locks_of(_places_of(view, method))
         if view_locks:
             yield Route(name_of(view), routed.shown, view_locks, _parameters(routed, method))
+
+
+def _places_of(view: Any, method: str) -> Iterator[Any]:
+    """Also an object's ``__call__``, and what the handlers of DRF's generic views call, such as
+    ``create``."""
+    yield type(view).__call__
+    for place in places_of(view, method):
+        yield place
+        if module_of(place) == DRF_GENERICS:
+            yield from (getattr(class_of(view), name, None) for name in place.__code__.co_names)
 
 
 def _parameters(routed: Routed, method: str) -> dict[str, bool]:

@@ -18,6 +18,7 @@ from django.utils.decorators import method_decorator
 from django.views import View
 from ninja import NinjaAPI
 from rest_framework.decorators import api_view
+from rest_framework.generics import RetrieveUpdateDestroyAPIView
 from rest_framework.routers import SimpleRouter
 from rest_framework.viewsets import ViewSet
 from system_checks import shown_until_silenced
@@ -75,7 +76,41 @@ def of_partial(template: str) -> Any:
     return functools.partial(locked(template), shop=1)
 
 
-KINDS: Sequence[Callable[[str], Any]] = (locked, of_partial, of_class, of_dispatch, of_drf)
+def of_rare_method(template: str) -> Any:
+    class Locked(View):
+        http_method_names = ("get", "purge")
+
+        def get(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
+            return HttpResponse()
+
+        @lock_view(template)
+        def purge(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
+            return HttpResponse()
+
+    return Locked.as_view()
+
+
+def of_generic(template: str) -> Any:
+    class Locked(RetrieveUpdateDestroyAPIView[Any]):
+        @lock_view(template)
+        def destroy(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+            return HttpResponse()
+
+    return Locked.as_view()
+
+
+def of_object(template: str) -> Any:
+    class Locked:
+        @lock_view(template)
+        def __call__(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
+            return HttpResponse()
+
+    return Locked()
+
+
+KINDS: Sequence[Callable[[str], Any]] = (
+    *(locked, of_partial, of_class, of_dispatch, of_drf, of_rare_method, of_generic, of_object),
+)
 
 
 @pytest.mark.parametrize("view", KINDS)
@@ -89,6 +124,32 @@ def test_a_field_that_the_route_does_not_have(view: Callable[[str], Any]) -> Non
         assert shown_until_silenced("lockkit.E006")
     for right in ("stock:{pk}", "stock:{kwargs.pk}", "stock", "cart:{user.pk}"):
         assert found(path("stock/<int:pk>", view(right))) == []
+
+
+def test_a_method_that_no_request_reaches_is_not_compared() -> None:
+    class Locked(View):
+        http_method_names = ("get",)
+
+        @lock_view("stock:{sku}")
+        def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
+            return HttpResponse()
+
+    assert found(path("stock/<int:pk>", Locked.as_view())) == []
+
+
+def test_a_field_that_the_checks_do_not_see_is_an_error_at_the_first_request() -> None:
+    class Locked(View):
+        def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
+            return self.deduct(request, **kwargs)
+
+        @lock_view("stock:{sku}")
+        def deduct(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
+            return HttpResponse()
+
+    here = path("stock/<int:pk>", Locked.as_view())
+    assert found(here) == []
+    with routed(here), pytest.raises(ConfigurationError, match=r"\{sku\}"):
+        Client().post("/stock/42")
 
 
 def test_an_order_inside_a_lock_that_the_decorator_does_not_see() -> None:
