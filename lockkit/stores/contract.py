@@ -232,8 +232,8 @@ class Listed(Store):
     def page(self, name: str | None, cursor: Any = None) -> Step[Page]:
         """Some of the names that are held, abandoned or queued for, or just this one.
 
-        It writes nothing. A name whose record cannot be read is ``damaged``. If another version of
-        lockkit wrote a record, the error is raised after all the others.
+        It writes nothing. A name whose record cannot be read is ``damaged``, if a step depends on
+        it. If another version of lockkit wrote it, the error is raised after all the others.
         """
 
     @abstractmethod

@@ -43,7 +43,7 @@ from lockkit.model.errors import (
     StoreRefused,
     UnsupportedCapability,
 )
-from lockkit.model.types import Busy, Gone, Grant, Mode, Release, Request, alive_for
+from lockkit.model.types import Busy, Gone, Grant, LockState, Mode, Release, Request, alive_for
 from lockkit.stores.zookeeper import requests
 from lockkit.stores.zookeeper.failures import told
 from lockkit.stores.zookeeper.handler import Handler
@@ -297,6 +297,30 @@ def test_data_that_cannot_be_read_is_a_row_and_no_obstacle(
         seen(other)
     finally:
         assert not lease.release()
+
+
+@pytest.mark.parametrize("unreadable", [b"\xff", b"{", b"[]"])
+def test_data_that_cannot_be_read_is_not_damage_and_is_written_anew(
+    locks: lockkit.LockClient, other: lockkit.LockClient, tree: KazooClient, unreadable: bytes
+) -> None:
+    store: Any = locks.store
+    request = claim("stock")._replace(ttl=LONG)
+    grant = locks.perform(store.acquire(request))
+    (before,) = other.holders()
+    (node,) = claims(tree, "stock")
+    tree.set(f"/lockkit/locks/stock/{node}", unreadable)
+    (found,) = other.holders()
+    assert (found.state, found.owner, found.fence) == (LockState.HELD, None, grant.fence)
+    listed = json.loads(locks_command(other, "list", "--format", "json").out)
+    assert [row["stuck"] for row in listed["locks"]] == ["no-ttl"]
+    assert not other.repair("stock")
+    (renewal,) = locks.perform(store.extend([request]))
+    assert renewal.left
+    (again,) = other.holders()
+    assert (again.owner, again.fence) == (before.owner, grant.fence)
+    tree.set(f"/lockkit/locks/stock/{node}", unreadable)
+    assert locks_command(other, "release", "stock", "--yes").status == 0
+    assert claims(tree, "stock") == []
 
 
 def seen(client: lockkit.LockClient, *names: str) -> None:
