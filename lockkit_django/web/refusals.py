@@ -72,11 +72,15 @@ class LockErrors(MiddlewareMixin):
 
 def drf_exception(request: Any, refusal: Refusal, why: Exception) -> APIException:
     """For DRF's exception handler, which sends ``detail`` and ``code``, and ``wait`` as
-    Retry-After. Logs it."""
+    Retry-After. Logs it. Only a handler of the project knows the language of its own text."""
     from rest_framework.exceptions import APIException, NotAuthenticated
+    from rest_framework.views import exception_handler
 
     log_refusal(request, refusal, why=why)
     refusal = in_language(refusal)
+    view = (request.parser_context or {}).get("view")
+    if view is not None and view.get_exception_handler() is exception_handler:
+        view.headers["Content-Language"] = refusal.language  # of the response that DRF makes
     body = {"detail": refusal.detail, "code": refusal.code}
     if refusal.status == HTTPStatus.FORBIDDEN:
         return NotAuthenticated(body, refusal.code)  # DRF decides between 401 and 403

@@ -99,6 +99,38 @@ def test_another_status_for_busy() -> None:
     assert (page.status_code, b"Busy" in page.content) == (409, True)
 
 
+LOCALE = "django.middleware.locale.LocaleMiddleware"
+
+
+@pytest.mark.parametrize("kind", ["function", *sorted(API)])
+@pytest.mark.parametrize(
+    ("asked", "language", "said"),
+    [("fr", "en", "Someone else"), ("zh-hans", "zh-hans", "其他人正在修改")],
+)
+@override_settings(MIDDLEWARE=[LOCALE])
+def test_the_content_language_is_that_of_the_text(
+    kind: str, asked: str, language: str, said: str
+) -> None:
+    """And not the one that is active, if no catalogue has it."""
+    with locks["default"].lock("stock:A1"):
+        response = Client().post(f"/{kind}/A1", headers={"Accept-Language": asked})
+    assert said in response.json()["detail"]
+    assert response["Content-Language"] == language
+    free = Client().post(f"/{kind}/A1", headers={"Accept-Language": asked})
+    assert (free.status_code, free["Content-Language"]) == (200, asked)
+
+
+def in_french(error: Exception, context: dict[str, Any]) -> Response:
+    return Response("Occupé", status=423, headers={"Content-Language": "fr"})
+
+
+@override_settings(MIDDLEWARE=[LOCALE], REST_FRAMEWORK={"EXCEPTION_HANDLER": in_french})
+def test_a_project_s_own_exception_handler_says_its_language() -> None:
+    with locks["default"].lock("stock:A1"):
+        response = Client().post("/api-method/A1")
+    assert (response.json(), response["Content-Language"]) == ("Occupé", "fr")
+
+
 def own_answer(request: Any, error: AcquireTimeout) -> HttpResponse:
     return HttpResponse(f"{request.method} {type(error).__name__}", status=202)
 
