@@ -28,6 +28,23 @@ class Refusals(Suite):
             assert shop.send("denies", key).status == 403
             assert shop.rows("denies") == number
 
+    @pytest.mark.parametrize("accept", ["*/*", "text/html"])
+    @pytest.mark.parametrize(
+        ("asked", "language", "said"),
+        [
+            ("zh-hans", "zh-hans", "此订单 ID 已用于其他内容"),
+            ("fr", "en", "This was sent before with different content"),
+        ],
+    )
+    def test_a_refusal_is_in_the_language_of_the_visitor(
+        self, shop: Shop, accept: str, asked: str, language: str, said: str
+    ) -> None:
+        headers = {"Accept": accept, "Accept-Language": asked}
+        shop.send("function", headers=headers)
+        answer = shop.send("function", headers=headers, body=b"other")
+        assert (answer.status, answer.headers["Content-Language"]) == (422, language)
+        assert said in (answer.body.decode() if "html" in accept else answer.json["title"])
+
     def test_the_refused_order_is_made_once_when_it_is_let_in(self, shop: Shop) -> None:
         assert shop.send("once").status == 403
         answers = [shop.send("once", headers={"X-Allowed": "1"}) for _ in range(3)]

@@ -371,17 +371,6 @@ def test_a_replay_says_in_which_language_it_is(asked_again: str, settings: Any) 
     assert (REPLAYED in first, REPLAYED in second) == (False, True)
 
 
-@pytest.mark.parametrize("accept", ["*/*", "text/html"])
-def test_a_refusal_is_in_the_language_of_the_visitor(accept: str, settings: Any) -> None:
-    settings.MIDDLEWARE = ["django.middleware.locale.LocaleMiddleware", *settings.MIDDLEWARE]
-    headers = {"Accept-Language": "zh-hans", "Accept": accept}
-    send("with-dot", headers=headers)
-    answer = send("with-dot", headers=headers, data={**BUY, "sku": "y"})
-    assert (answer.status_code, answer["Content-Language"]) == (422, "zh-hans")
-    text = answer.content.decode() if "html" in accept else answer.json()["title"]
-    assert "此订单 ID 已用于其他内容" in text
-
-
 def test_a_refusal_is_logged_with_order_id_and_path(caplog: pytest.LogCaptureFixture) -> None:
     send("with-dot")
     with caplog.at_level("INFO", "lockkit"):

@@ -108,10 +108,13 @@ def open_shop(fresh_orders: None) -> Iterator[OpenShop]:
 
         def open_(**changes: object) -> DjangoShop:
             orders = {**ORDERS, **changes}
-            urls = "orders_django.suite_urls"
+            locale = "django.middleware.locale.LocaleMiddleware"
             stack.enter_context(
                 override_settings(
-                    LOCKKIT_ORDERS=orders, ROOT_URLCONF=urls, LOCKKIT_VIEWS={"TIMEOUT": 0}
+                    LOCKKIT_ORDERS=orders,
+                    LOCKKIT_VIEWS={"TIMEOUT": 0},
+                    MIDDLEWARE=[locale, *settings.MIDDLEWARE],
+                    ROOT_URLCONF="orders_django.suite_urls",
                 )
             )
             return DjangoShop()

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
-from flask import session
+from flask import request, session
+from flask_babel import Babel
 from flask_project import Order, db
 from flask_project.orders_suite import calls, elsewhere, forms, orders
 from order_suite import ORDERS, Answer, OpenShop
@@ -42,10 +43,15 @@ def answer_of(response: TestResponse) -> Answer:
     return Answer(response.status_code, response.headers, response.data, sent)
 
 
+def asked_language() -> str:
+    return request.headers.get("Accept-Language", "en").replace("-", "_")
+
+
 class FlaskShop:
     def __init__(self, app: Flask) -> None:
         self._app = app
         self._clients: dict[str | None, FlaskClient] = {}
+        Babel(app, locale_selector=asked_language)
         app.register_blueprint(orders)
         app.register_blueprint(elsewhere)
 
