@@ -31,8 +31,8 @@ STORE_DOWN = Refusal(503, "order-store-unavailable", 5)
 UNREADABLE = Refusal(503, "order-record-unreadable", 60)
 
 
-def malformed(reason: str) -> Refusal:
-    return Refusal(400, "order-id-malformed", values={"reason": reason})
+def malformed(why: str) -> Refusal:
+    return Refusal(400, "order-id-malformed", why=why)
 
 
 def missing(sources: str) -> Refusal:

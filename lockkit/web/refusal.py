@@ -64,9 +64,10 @@ class Refusal(NamedTuple):
     code: str  #: for programs, and stable
     retry_after: int | None = None  #: whole seconds
     location: str | None = None  #: the URL of what an order made
-    values: Mapping[str, object] = MappingProxyType({})  #: values in its text
+    values: Mapping[str, object] = MappingProxyType({})  #: in its text: numbers, and settings
     variant: str = ""  #: of its text
     language: str = DEFAULT  #: of its text
+    why: str = ""  #: for the log alone: it is not translated
 
     def in_language(self, language: str | None) -> Refusal:
         """The same in this language if a catalogue has all of it, otherwise in English."""
@@ -177,7 +178,7 @@ def log_refusal(request: Any, refusal: Refusal, *, why: Exception | None = None)
     """
     order_id = vars(request).get(ORDER_ID) if why is None else None
     order = "" if order_id is None else f" for the order {order_id!r}"
-    reason = "" if why is None else f": {why}"
+    reason = f": {refusal.why if why is None else why}".removesuffix(": ")
     if isinstance(why, LockError) and why.name and repr(why.name) not in reason:
         reason = f" for {why.name!r}{reason}"
     failed = isinstance(why, BackendError) or refusal.code.endswith("-store-unavailable")
@@ -202,8 +203,7 @@ _PLAIN = re.compile(f"[A-Za-z0-9{re.escape(_SAFE)}]*")
 def _wrong_request(error: FieldError) -> Refusal:
     if isinstance(error, AnonymousUser):
         return Refusal(HTTPStatus.FORBIDDEN, "lock-name-needs-user")
-    reason = {"reason": str(error)}
-    return Refusal(HTTPStatus.BAD_REQUEST, "lock-name-not-found", values=reason)
+    return Refusal(HTTPStatus.BAD_REQUEST, "lock-name-not-found")
 
 
 def refusal_of_uncaught(error: Exception, busy_status: int = 423) -> Refusal | None:

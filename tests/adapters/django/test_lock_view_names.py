@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 from urllib.parse import unquote
 
@@ -263,14 +264,18 @@ async def test_the_user_of_an_async_drf_view_is_drfs() -> None:
 
 @pytest.mark.parametrize("sku", ["\uff11", "1_0", "x"])
 @pytest.mark.parametrize("source", ["{sku:int}", "{form.sku:int}"])
-def test_a_value_that_is_not_what_the_template_says_runs_no_view(source: str, sku: str) -> None:
+def test_a_value_that_is_not_what_the_template_says_runs_no_view(
+    source: str, sku: str, caplog: pytest.LogCaptureFixture
+) -> None:
     @lock_view(f"stock:{source}")
     def view(request: HttpRequest, sku: str) -> HttpResponse:
         raise AssertionError
 
-    refused = view(factory.post("/", {"sku": sku}), sku=sku)
+    with caplog.at_level(logging.INFO, "lockkit"):
+        refused = view(factory.post("/", {"sku": sku}), sku=sku)
     assert refused.status_code == 400
     assert json.loads(refused.content)["code"] == "lock-name-not-found"
+    assert f"POST / gets 400 lock-name-not-found: {source.replace(':int', '')} is" in caplog.text
 
 
 @pytest.mark.parametrize("sku", ["1", "01", " 1", "+1"])

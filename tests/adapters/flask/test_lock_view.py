@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -272,7 +273,9 @@ def test_fields(app: Flask, field: str, sent: dict[str, Any], expected: str | in
         assert response.json["again"] or "json" not in sent  # the view can still read it
 
 
-def test_no_spelling_of_a_number_passes_its_lock(app: Flask) -> None:
+def test_no_spelling_of_a_number_passes_its_lock(
+    app: Flask, caplog: pytest.LogCaptureFixture
+) -> None:
     runs: list[int] = []
 
     @app.post("/<sku>")
@@ -284,10 +287,12 @@ def test_no_spelling_of_a_number_passes_its_lock(app: Flask) -> None:
     with app.app_context(), locks["default"].lock("stock:1"):
         client = app.test_client()
         held = [client.post(f"/{sku}").status_code for sku in ("1", "01", " 1", "+1")]
-        refused = [client.post(f"/{sku}") for sku in ("\uff11", "1_0", "x")]
+        with caplog.at_level(logging.INFO, "lockkit"):
+            refused = [client.post(f"/{sku}") for sku in ("\uff11", "1_0", "x")]
     assert held == [423] * 4
     assert [answer.status_code for answer in refused] == [400] * 3
     assert all(answer.get_json()["code"] == "lock-name-not-found" for answer in refused)
+    assert "POST /x gets 400 lock-name-not-found: {sku" in caplog.text
     assert runs == []
 
 

@@ -162,7 +162,8 @@ def test_refusals(error: lockkit.LockError, status: int, retry_after: int | None
     assert refusal.headers()["Cache-Control"] == "no-store"
     assert set(refusal.problem()) == {"type", "title", "status", "detail", "code"}
     shown = f"{refusal.problem()} {refusal.headers()}"
-    assert not any(secret in shown for secret in ("web-1", "4121", "/secret", "pw", "stock"))
+    secrets = ("web-1", "4121", "/secret", "pw", "stock", "json.a")
+    assert not any(secret in shown for secret in secrets)
 
 
 def test_a_defect_has_no_refusal_and_the_busy_status_can_be_chosen() -> None:

@@ -38,6 +38,15 @@ class OrderIds(Suite):
         assert answer.headers["Cache-Control"] == "no-store"
         assert shop.runs() == []
 
+    def test_what_is_wrong_with_an_order_id_is_said_to_the_log_alone(
+        self, shop: Shop, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """It is in English, and speaks to developers."""
+        with caplog.at_level(logging.INFO, "lockkit"):
+            answer = shop.send("function", "a,b", headers={"Accept-Language": "zh-hans"})
+        assert answer.json["detail"] == "此请求的订单 ID 无法使用。"
+        assert "function gets 400 order-id-malformed: one order ID is allowed" in caplog.text
+
     def test_no_order_id_where_none_is_required_is_a_plain_request(self, shop: Shop) -> None:
         assert [answer.status for answer in twice(shop, "function", key=None)] == [201, 201]
         assert (shop.rows("function"), shop.records()) == (2, [])
@@ -72,6 +81,13 @@ class OrderIds(Suite):
         shop = open_shop(REQUIRED=True)
         answer = shop.send("function", None)
         assert (answer.status, answer.code, shop.runs()) == (400, "order-id-missing", [])
+
+    def test_where_it_belongs_is_said_in_every_language(self, open_shop: OpenShop) -> None:
+        shop = open_shop(REQUIRED=True, ORDER_ID=["header:X-Order-ID", "form:order_id"])
+        answer = shop.send("function", None, headers={"Accept-Language": "zh-hans"})
+        detail = answer.json["detail"]
+        assert "此请求需要一个订单 ID" in detail
+        assert "header:X-Order-ID / form:order_id" in detail
 
     @pytest.mark.parametrize(
         "sent",
