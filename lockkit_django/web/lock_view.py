@@ -21,7 +21,7 @@ from lockkit.leases.lease import give_back, result_of, value
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
 from lockkit.orders.visit import options_in
 from lockkit.runtime.aio_run import to_its_end
-from lockkit.web.refusal import refusal_of, request_label
+from lockkit.web.refusal import log_refusal, refusal_of, request_label
 from lockkit.web.view_lock import ViewLock, mark
 from lockkit_django.conf import view_settings
 from lockkit_django.leases.client import alocks, give_back_from_loop, has_own_thread, locks
@@ -173,11 +173,12 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
 
     def _refuse(self, request: Any, error: LockError) -> Any:
         """The answer to a request that has changed nothing. A defect is raised."""
-        if isinstance(error, AcquireTimeout) and self._on_busy is not None:
-            return self._on_busy(request, error)
         refusal = refusal_of(error, view_settings().busy_status)
         if refusal is None:
             raise error
+        if isinstance(error, AcquireTimeout) and self._on_busy is not None:
+            log_refusal(http_request(request), refusal, why=error)
+            return self._on_busy(request, error)
         if request is not http_request(request):
             raise drf_exception(request, refusal, error) from error
         return refused(request, refusal, error)

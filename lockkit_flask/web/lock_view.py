@@ -14,7 +14,7 @@ from flask import current_app, request
 from lockkit.leases.decorating import is_written_above
 from lockkit.leases.lease import result_of
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
-from lockkit.web.refusal import refusal_of, request_label
+from lockkit.web.refusal import Refusal, log_refusal, refusal_of, request_label
 from lockkit.web.route_checks import wrappers
 from lockkit.web.view_lock import MARK, ViewLock, mark
 from lockkit_flask.leases import db_session, request_leases
@@ -104,6 +104,7 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
         """The answer to a busy lock; without ``on_busy``, raises the HTTP exception."""
         if self._on_busy is None:
             _abort(error)
+        log_refusal(request, _refusal_of(error), why=error)
         return current_app.ensure_sync(self._on_busy)(error)
 
 
@@ -161,7 +162,11 @@ def refuse_misplaced(app: Flask, **_: object) -> None:
 
 def _abort(error: LockError) -> NoReturn:
     """Raise the exception that Flask answers; a defect is raised as it is."""
+    raise http_exception(_refusal_of(error), error) from error
+
+
+def _refusal_of(error: LockError) -> Refusal:
     refusal = refusal_of(error, app_locks().config.views.busy_status)
     if refusal is None:
         raise error
-    raise http_exception(refusal, error) from error
+    return refusal

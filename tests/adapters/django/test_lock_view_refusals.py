@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from lockkit.model.errors import AcquireTimeout
+from lockkit.testing.plugin import HoldLock
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
 from lockkit_django import lock_view, locks
@@ -135,14 +137,31 @@ def own_answer(request: Any, error: AcquireTimeout) -> HttpResponse:
     return HttpResponse(f"{request.method} {type(error).__name__}", status=202)
 
 
-def test_on_busy() -> None:
+def test_on_busy(hold_lock: HoldLock, caplog: pytest.LogCaptureFixture) -> None:
     @lock_view("a", on_busy=own_answer)
     def view(request: HttpRequest) -> HttpResponse:
         raise AssertionError
 
-    with locks["default"].lock("a"):
+    with hold_lock("a"), caplog.at_level(logging.INFO, "lockkit"):
         response = view(RequestFactory().post("/"))
     assert (response.status_code, response.content) == (202, b"POST LockHeld")
+    (told,) = [each for each in caplog.records if " gets " in each.getMessage()]
+    said = "POST / gets 423 lock-busy: 'a' is held by another-host:1 hold_lock"
+    assert (told.levelname, told.getMessage()) == ("INFO", said)
+
+
+def test_on_busy_of_a_view_that_waits_for_itself_is_warned(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @lock_view("a")
+    @lock_view("a", on_busy=own_answer)
+    def view(request: HttpRequest) -> HttpResponse:
+        raise AssertionError
+
+    assert view(RequestFactory().post("/")).status_code == 202
+    (told,) = [each for each in caplog.records if " gets " in each.getMessage()]
+    assert told.levelname == "WARNING"
+    assert "this very thread or task, which would wait for itself" in told.getMessage()
 
 
 def test_on_busy_in_drf() -> None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from flask.typing import ResponseReturnValue
 
+    from lockkit.testing.plugin import HoldLock
+
     MakeApp = Callable[..., Flask]
 
 
@@ -191,15 +193,35 @@ def test_the_busy_status_is_a_setting(make_app: MakeApp) -> None:
     assert (response.status_code, "Retry-After" in response.headers) == (409, True)
 
 
-def test_on_busy_makes_the_answer(app: Flask) -> None:
+def test_on_busy_makes_the_answer(
+    app: Flask, hold_lock: HoldLock, caplog: pytest.LogCaptureFixture
+) -> None:
     @app.post("/")
     @lock_view("a", on_busy=lambda error: (f"later, in {error.retry_after} s", 202))
     def view() -> str:
         return ""
 
-    with app.app_context(), locks["default"].lock("a"):
+    with app.app_context(), hold_lock("a"), caplog.at_level(logging.INFO, "lockkit"):
         response = app.test_client().post("/")
     assert (response.text, response.status_code) == ("later, in 1 s", 202)
+    (told,) = [each for each in caplog.records if " gets " in each.getMessage()]
+    said = "POST / gets 423 lock-busy: 'a' is held by another-host:1 hold_lock"
+    assert (told.levelname, told.getMessage()) == ("INFO", said)
+
+
+def test_on_busy_of_a_view_that_waits_for_itself_is_warned(
+    app: Flask, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.post("/")
+    @lock_view("a")
+    @lock_view("a", on_busy=lambda error: ("later", 202))
+    def view() -> str:
+        return ""
+
+    assert app.test_client().post("/").status_code == 202
+    (told,) = [each for each in caplog.records if " gets " in each.getMessage()]
+    assert told.levelname == "WARNING"
+    assert "this very thread or task, which would wait for itself" in told.getMessage()
 
 
 def test_too_many_waiters_are_503_at_once(make_app: MakeApp) -> None:
