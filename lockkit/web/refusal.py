@@ -171,12 +171,12 @@ def refusal_of(error: LockError, busy_status: int = 423) -> Refusal | None:
 
 
 def log_refusal(request: Any, refusal: Refusal, *, why: Exception | None = None) -> None:
-    """Log what the client is not told: which name, whose lease, or (without ``why``) which order.
+    """Log what the client is not told: which name, whose lease, which order.
 
     A store that fails is an error, a view that waits for itself is a warning, and everything else
     is INFO.
     """
-    order_id = vars(request).get(ORDER_ID) if why is None else None
+    order_id = vars(request).get(ORDER_ID)
     order = "" if order_id is None else f" for the order {order_id!r}"
     reason = f": {refusal.why if why is None else why}".removesuffix(": ")
     if isinstance(why, LockError) and why.name and repr(why.name) not in reason:

@@ -76,7 +76,7 @@ def drf_exception(request: Any, refusal: Refusal, why: Exception) -> APIExceptio
     from rest_framework.exceptions import APIException, NotAuthenticated
     from rest_framework.views import exception_handler
 
-    log_refusal(request, refusal, why=why)
+    log_refusal(http_request(request), refusal, why=why)
     refusal = in_language(refusal)
     view = (request.parser_context or {}).get("view")
     if view is not None and view.get_exception_handler() is exception_handler:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from order_suite import OpenShop, Shop, Suite, twice
@@ -114,9 +116,13 @@ class Locks(Suite):
         assert (answer.status, answer.code) == (503, "order-lease-lost")
         assert (shop.rows("loses"), shop.records()) == (0, [])
 
-    def test_a_view_with_a_lock_that_is_busy_is_not_an_order_yet(self, shop: Shop) -> None:
-        with shop.hold("stock:s1"):
+    def test_a_view_with_a_lock_that_is_busy_is_not_an_order_yet(
+        self, shop: Shop, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with shop.hold("stock:s1"), caplog.at_level(logging.INFO, "lockkit"):
             assert shop.send("locked/s1").status == 423
+        told = "POST /orders/locked/s1 gets 423 lock-busy for the order 'A-1': 'stock:s1' is held"
+        assert told in caplog.text
         assert shop.records() == []
         assert shop.send("locked/s1").status == 201
         assert not shop.is_anything_held()

@@ -351,6 +351,19 @@ def test_a_view_that_passes_its_lock_by_makes_one_order(
     assert "lock_view" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("api-locked", "stock:api"), ("async-locked/s1", "stock:s1"), ("busy", "stock:busy")],
+)
+@override_settings(LOCKKIT_VIEWS={"TIMEOUT": 0})
+def test_a_busy_lock_is_logged_with_the_order(
+    kind: str, name: str, alice: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    with locks["default"].lock(name), caplog.at_level("INFO", "lockkit"):
+        buy(alice, kind)
+    assert f" gets 423 lock-busy for the order 'A-1': {name!r} is held by " in caplog.text
+
+
 def test_what_a_lock_says_to_whoever_it_keeps_out_is_no_order(alice: Client) -> None:
     with locks["default"].lock("stock:busy"):
         assert buy(alice, "busy").content == b"come back"
