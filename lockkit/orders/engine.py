@@ -90,7 +90,7 @@ class Orders:
         except MalformedOrderIdError as error:
             return refusals.malformed(str(error))
         if order_id is None and (self.settings.required if required is None else required):
-            return refusals.missing(" / ".join(map(str, chain)))
+            return refusals.missing(" or ".join(map(str, chain)))
         if order_id is None and required is None and not self._has_told:
             self._tell_unprotected(request)
         return order_id

@@ -31,12 +31,12 @@ STORE_DOWN = Refusal(503, "order-store-unavailable", 5)
 UNREADABLE = Refusal(503, "order-record-unreadable", 60)
 
 
-def malformed(why: str) -> Refusal:
-    return Refusal(400, "order-id-malformed", why=why)
+def malformed(reason: str) -> Refusal:
+    return Refusal(400, "order-id-malformed", reason=reason)
 
 
 def missing(sources: str) -> Refusal:
-    return Refusal(400, "order-id-missing", values={"sources": sources})
+    return Refusal(400, "order-id-missing", reason=f"it is read from {sources}")
 
 
 def too_big(limit: int) -> Refusal:

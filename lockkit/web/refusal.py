@@ -64,10 +64,10 @@ class Refusal(NamedTuple):
     code: str  #: for programs, and stable
     retry_after: int | None = None  #: whole seconds
     location: str | None = None  #: the URL of what an order made
-    values: Mapping[str, object] = MappingProxyType({})  #: in its text: numbers, and settings
+    values: Mapping[str, object] = MappingProxyType({})  #: numbers in its text
     variant: str = ""  #: of its text
     language: str = DEFAULT  #: of its text
-    why: str = ""  #: for the log alone: it is not translated
+    reason: str = ""  #: for programs and the log, not for pages: it is not translated
 
     def in_language(self, language: str | None) -> Refusal:
         """The same in this language if a catalogue has all of it, otherwise in English."""
@@ -113,14 +113,15 @@ class Refusal(NamedTuple):
         return headers
 
     def problem(self) -> dict[str, str | int]:
-        """The members of ``application/problem+json`` (RFC 9457), and ``code``."""
-        return {
+        """The members of ``application/problem+json`` (RFC 9457), with ``code`` and ``reason``."""
+        members: dict[str, str | int] = {
             "type": "about:blank",
             "title": self.title,
             "status": int(self.status),
             "detail": self.detail,
             "code": self.code,
         }
+        return members | ({"reason": self.reason} if self.reason else {})
 
     def answer(self, accept: str, render: Render) -> Answer:
         """The answer to a client that sends this Accept header: a page, or RFC 9457."""
@@ -178,7 +179,7 @@ def log_refusal(request: Any, refusal: Refusal, *, why: Exception | None = None)
     """
     order_id = vars(request).get(ORDER_ID)
     order = "" if order_id is None else f" for the order {order_id!r}"
-    reason = f": {refusal.why if why is None else why}".removesuffix(": ")
+    reason = f": {refusal.reason if why is None else why}".removesuffix(": ")
     if isinstance(why, LockError) and why.name and repr(why.name) not in reason:
         reason = f" for {why.name!r}{reason}"
     failed = isinstance(why, BackendError) or refusal.code.endswith("-store-unavailable")
@@ -203,7 +204,7 @@ _PLAIN = re.compile(f"[A-Za-z0-9{re.escape(_SAFE)}]*")
 def _wrong_request(error: FieldError) -> Refusal:
     if isinstance(error, AnonymousUser):
         return Refusal(HTTPStatus.FORBIDDEN, "lock-name-needs-user")
-    return Refusal(HTTPStatus.BAD_REQUEST, "lock-name-not-found")
+    return Refusal(HTTPStatus.BAD_REQUEST, "lock-name-not-found", reason=str(error))
 
 
 def refusal_of_uncaught(error: Exception, busy_status: int = 423) -> Refusal | None:

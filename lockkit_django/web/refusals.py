@@ -82,6 +82,8 @@ def drf_exception(request: Any, refusal: Refusal, why: Exception) -> APIExceptio
     if view is not None and view.get_exception_handler() is exception_handler:
         view.headers["Content-Language"] = refusal.language  # of the response that DRF makes
     body = {"detail": refusal.detail, "code": refusal.code}
+    if refusal.reason:
+        body["reason"] = refusal.reason
     if refusal.status == HTTPStatus.FORBIDDEN:
         return NotAuthenticated(body, refusal.code)  # DRF decides between 401 and 403
     error = APIException(body, refusal.code)

@@ -75,4 +75,4 @@ def test_links_of_the_web_stay(url: str) -> None:
 
 
 def test_what_comes_from_outside_is_no_format() -> None:
-    assert "{limit.__class__}" in refusals.missing("{limit.__class__}").detail
+    assert "{limit.__class__}" in refusals.missing("{limit.__class__}").reason

@@ -160,8 +160,10 @@ def test_refusals(error: lockkit.LockError, status: int, retry_after: int | None
         None if retry_after is None else str(retry_after)
     )
     assert refusal.headers()["Cache-Control"] == "no-store"
-    assert set(refusal.problem()) == {"type", "title", "status", "detail", "code"}
-    shown = f"{refusal.problem()} {refusal.headers()}"
+    members = refusal.problem()
+    assert members.pop("reason", None) == ("{json.a} is missing" if status == 400 else None)
+    assert set(members) == {"type", "title", "status", "detail", "code"}
+    shown = f"{members} {refusal.headers()}"
     secrets = ("web-1", "4121", "/secret", "pw", "stock", "json.a")
     assert not any(secret in shown for secret in secrets)
 

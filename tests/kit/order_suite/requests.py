@@ -38,14 +38,17 @@ class OrderIds(Suite):
         assert answer.headers["Cache-Control"] == "no-store"
         assert shop.runs() == []
 
-    def test_what_is_wrong_with_an_order_id_is_said_to_the_log_alone(
+    def test_what_is_wrong_with_an_order_id_is_said_to_programs_and_the_log(
         self, shop: Shop, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """It is in English, and speaks to developers."""
+        """It is in English, and speaks to developers, so no page has it."""
         with caplog.at_level(logging.INFO, "lockkit"):
             answer = shop.send("function", "a,b", headers={"Accept-Language": "zh-hans"})
         assert answer.json["detail"] == "此请求的订单 ID 无法使用。"
+        assert answer.json["reason"].startswith("one order ID is allowed")
         assert "function gets 400 order-id-malformed: one order ID is allowed" in caplog.text
+        page = shop.send("function", "a,b", headers={"Accept": "text/html"})
+        assert b"is allowed" not in page.body
 
     def test_no_order_id_where_none_is_required_is_a_plain_request(self, shop: Shop) -> None:
         assert [answer.status for answer in twice(shop, "function", key=None)] == [201, 201]
@@ -82,12 +85,13 @@ class OrderIds(Suite):
         answer = shop.send("function", None)
         assert (answer.status, answer.code, shop.runs()) == (400, "order-id-missing", [])
 
-    def test_where_it_belongs_is_said_in_every_language(self, open_shop: OpenShop) -> None:
+    def test_where_it_belongs_is_said_to_programs(self, open_shop: OpenShop) -> None:
         shop = open_shop(REQUIRED=True, ORDER_ID=["header:X-Order-ID", "form:order_id"])
         answer = shop.send("function", None, headers={"Accept-Language": "zh-hans"})
-        detail = answer.json["detail"]
-        assert "此请求需要一个订单 ID" in detail
-        assert "header:X-Order-ID / form:order_id" in detail
+        assert "此请求需要一个订单 ID" in answer.json["detail"]
+        assert answer.json["reason"] == "it is read from header:X-Order-ID or form:order_id"
+        page = shop.send("function", None, headers={"Accept": "text/html"})
+        assert b"form:order_id" not in page.body
 
     @pytest.mark.parametrize(
         "sent",
