@@ -89,8 +89,12 @@ def test_the_database_is_named(shop: LockClient, url: str, tmp_path: Path) -> No
         with shop.lock("stock:42"):
             pass
         assert f"{tmp_path}/locks.sqlite3, key prefix" in locks(shop).err
-    elif url.startswith("sqlalchemy"):
-        assert "postgresql://" in said
+    elif url.startswith("memory"):
+        assert "memory://places, key prefix" in said
+    else:
+        database = url.rpartition("/")[2]
+        assert url.startswith("postgresql://")
+        assert f"/{database}), key prefix" in said
     assert ":postgres@" not in said
 
 
