@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ from command_line import hold, until
 import lockkit
 from lockkit.leases.client import LockClient
 from lockkit.model.types import LockInfo, LockState, Owner
-from lockkit.operate.inspect import remark, safe_to_break, stuck
+from lockkit.operate.inspect import Process, remark, safe_to_break, stuck
 from lockkit.runtime import process
 
 
@@ -101,6 +102,35 @@ def test_a_holder_that_was_killed_and_not_yet_reaped() -> None:
     child.communicate()
     until(lambda: safe_to_break(info).safe)
     assert code(info) == "process-gone"
+
+
+def test_a_stopped_process_is_not_safe_to_break() -> None:
+    """It may go on at any time, as if it still held the name."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        info = held(owner=owner_here(child.pid))
+        child.send_signal(signal.SIGSTOP)
+        os.waitpid(child.pid, os.WUNTRACED)
+        until(lambda: "stopped" in safe_to_break(info).why)
+        assert safe_to_break(info).safe is False
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_each_state_of_a_process_says_whether_it_is_safe_to_break(dead_pid: int) -> None:
+    said = {
+        Process.RUNNING: safe_to_break(held(owner=owner_here(os.getpid()))),
+        Process.GONE: safe_to_break(held(owner=owner_here(dead_pid))),
+        Process.ELSEWHERE: safe_to_break(held()),
+        Process.UNKNOWN: safe_to_break(held(owner=None)),
+    }
+    assert {state: (safety.safe, safety.why.split(",")[0]) for state, safety in said.items()} == {
+        Process.RUNNING: (False, "not safe"),
+        Process.GONE: (True, "safe"),
+        Process.ELSEWHERE: (None, "not known"),
+        Process.UNKNOWN: (None, "not known"),
+    }
 
 
 def test_a_holder_here_whose_pid_is_now_that_of_another_process() -> None:
