@@ -26,15 +26,17 @@ from lockkit.model.clock import now
 from lockkit.model.errors import (
     AcquireTimeout,
     ConfigurationError,
+    DamagedRecord,
     LeaseLost,
     UnsupportedCapability,
 )
+from lockkit.model.names import repair_command
 from lockkit.model.types import UNSET, Unset
 from lockkit.operate.console import Console, Exit, UsageError
 from lockkit.operate.ending import is_main_thread, wait_for
 from lockkit.operate.setting_checks import refuse_within_process
 from lockkit.operate.stores import Stores
-from lockkit.operate.text import printable
+from lockkit.operate.text import escape, printable
 from lockkit.runtime import process
 
 PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
@@ -62,7 +64,8 @@ then. It leads a process group, which others can join until the guard is reaped.
 
 
 def run_program(arguments: argparse.Namespace, stores: Stores, console: Console) -> int:
-    """The program's exit status (128 + n for signal n), 75, or 1 if the lease was lost."""
+    """The program's exit status (128 + n for signal n), 75, or 1 if the lease was lost or the
+    name is damaged."""
     alias = stores.select([arguments.alias])[0]
     client = _limited(stores.client(alias), arguments.max_hold)
     refuse_within_process(client)
@@ -83,6 +86,10 @@ def run_program(arguments: argparse.Namespace, stores: Stores, console: Console)
         except AcquireTimeout as error:
             console.complain(printable(str(error)))
             return Exit.NOT_ACQUIRED
+        except DamagedRecord as error:
+            command = escape(repair_command(arguments.name))
+            console.complain(f"{printable(str(error))}: {command}")
+            return Exit.ERROR
         return _run_under(lease, program, console)
 
 

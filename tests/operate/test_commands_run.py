@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import io
 import os
 import pty
+import shlex
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -24,6 +27,7 @@ from lockkit.model.types import LockInfo
 from lockkit.operate import program
 from lockkit.operate.commands import run
 from lockkit.operate.inspect import safe_to_break, stuck
+from lockkit.operate.text import escape
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
 
@@ -143,6 +147,23 @@ def test_held_by_somebody_else_and_nobody_to_tell(client: LockClient, url: str) 
         assert process.stderr is not None
         process.stderr.close()
         assert process.wait(20) == 75
+
+
+def test_a_damaged_name_is_no_store_that_is_down(
+    client: LockClient, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    name = r"it's \x41"  # not "it's A"
+    client.lock(name).acquire().release()
+    with contextlib.closing(sqlite3.connect(tmp_path / "locks.sqlite3")) as database, database:
+        database.execute("UPDATE lockkit_lock SET state = '{', version = version + 1")
+    refused = locks(client, "run", escape(name), *python("print('begun')"))
+    assert refused.status == 1
+    assert refused.err.count("cannot be read") == 1
+    command = shlex.split(refused.err.rpartition(": ")[2])
+    assert command == ["locks", "release", "--damaged", escape(name)]
+    assert capfd.readouterr().out == "", "the program never began"
+    assert locks(client, *command[1:], "--yes").status == 0
+    assert locks(client, "run", escape(name), *python("")).status == 0
 
 
 def test_store_down(tmp_path: Path) -> None:
