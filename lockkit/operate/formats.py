@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Mapping, Sequence
 
+from lockkit.model.types import LockState
 from lockkit.operate.columns import (
     ALIAS,
     FENCE,
@@ -19,7 +19,7 @@ from lockkit.operate.columns import (
 )
 from lockkit.operate.console import Console
 from lockkit.operate.stores import Row, Stores
-from lockkit.operate.text import clipped, columns, escape, pad
+from lockkit.operate.text import clipped, columns, escape, pad, wrapped
 
 FORMATS = ("table", "wide", "json", "jsonl")
 TABLES = ("table", "wide")
@@ -128,7 +128,7 @@ class _Table(Format):
         room = self._limit - others - len(GAP) * (len(self._columns) - 1)
         if name + owner > room:
             name = max(LEAST, min(name, max(room // 2, room - owner)))
-            owner = max(LEAST, min(owner, room - name))
+            owner = min(owner, max(LEAST, room - name))
         return {**self._widths, NAME: name, OWNER: owner}
 
     def _line(
@@ -144,9 +144,13 @@ class _Table(Format):
         return GAP.join(texts).rstrip() + "\n"
 
     def _reason(self, row: Row) -> str:
-        """The reason, on a line below its row."""
+        """The reason, on lines below its row. A command that repairs has a line of its own, whole,
+        however long it is: it is for pasting."""
         text = escape(row.reason or "")
         if self._limit is None:
             return f"{INDENT}{text}\n" if text else ""
-        lines = textwrap.wrap(text, max(self._limit - len(INDENT), 20))
-        return textwrap.indent("".join(f"{line}\n" for line in lines), INDENT)
+        why, colon, command = text, "", ""
+        if row.info.state is LockState.DAMAGED:
+            why, colon, command = text.partition(": ")
+        lines = wrapped(why + colon, max(self._limit - len(INDENT), 20))
+        return "".join(f"{INDENT}{line}\n" for line in (*lines, command) if line)

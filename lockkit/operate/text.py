@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
+from collections.abc import Iterator
 
 UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 DURATION = re.compile(r"\d+(\.\d+)?|(\d+(\.\d+)?(ms|[smhd]))+", re.ASCII)
@@ -42,6 +43,22 @@ def clipped(text: str, width: int) -> str:
             break
         taken += part
     return taken + ELLIPSIS
+
+
+def wrapped(text: str, width: int) -> Iterator[str]:
+    """Lines of escaped text, each in at most ``width`` columns, broken at blanks. A longer word is
+    broken as well, but never within an escape."""
+    line = ""
+    for word in re.findall(r" *[^ ]+", text):
+        if columns(line + word) > width:
+            yield from filter(None, [line])
+            line, word = "", word.lstrip()  # noqa: PLW2901  (blanks end with their line)
+        for part in re.findall(f"{ESCAPE}|.", word):
+            if columns(line + part) > width:
+                yield line
+                line = ""
+            line += part
+    yield from filter(None, [line])
 
 
 def printable(text: str) -> str:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
+import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from command_line import Screen, hold, locks
@@ -56,6 +60,40 @@ def test_with_two_aliases_it_fits_too(two: dict[str, object], memory: LockClient
     shown = locks(two, terminal=True, color=False).out  # type: ignore[arg-type]
     assert max(map(columns, shown.splitlines())) <= 80
     assert "default" in shown
+
+
+def test_a_long_name_without_an_owner_fits_too(memory: LockClient) -> None:
+    """A narrow column of owners leaves its room to the names."""
+    memory.perform(memory.store.acquire(Request(LONG, "t", 60.0, "", Mode.ENQUEUE)))
+    hold(memory, LONG * 2, owner=Owner("", 0, "", ""))
+    shown = locks(memory, terminal=True, color=False).out
+    assert "…" in shown
+    assert max(map(columns, shown.splitlines())) == 80
+
+
+def test_a_wide_reason_fits_too(memory: LockClient) -> None:
+    reason = "客户打电话说订单卡住了经过确认后由值班人员手动释放" * 4
+    hold(memory, "x")
+    assert locks(memory, "release", "x", "--yes", "--reason", reason).status == 0
+    shown = locks(memory, "--lost", terminal=True, color=False).out
+    assert max(map(columns, shown.splitlines())) <= 80
+    assert reason in "".join(line.strip() for line in shown.splitlines()[2:])
+
+
+@pytest.mark.parametrize("name", [LONG, "日本" * 25, "a  b  c " + "x" * 60, "it's"])
+def test_a_command_in_a_reason_can_be_pasted(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    path = tmp_path / "locks.sqlite3"
+    with lockkit.connect(f"sqlite:///{path}") as client:
+        client.lock(name).acquire().release()
+        with contextlib.closing(sqlite3.connect(path)) as database, database:
+            database.execute("UPDATE lockkit_lock SET state = '{', version = version + 1")
+        shown = locks(client, terminal=True, color=False).out.splitlines()
+        assert max(map(columns, shown[:-1])) <= 80
+        assert shlex.split(shown[-1]) == ["locks", "release", "--damaged", name]
+        assert locks(client, *shlex.split(shown[-1])[1:], "--yes").status == 0
 
 
 def test_a_wider_terminal_is_used(memory: LockClient, monkeypatch: pytest.MonkeyPatch) -> None:
