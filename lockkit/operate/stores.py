@@ -187,7 +187,7 @@ def _place(client: LockClient) -> str:
 def _beside(client: LockClient) -> str:
     """The end of a sentence that names what was not looked at; or nothing."""
     found = _other_prefixes(client)
-    text = "; other key prefixes could not be read" if found is None else ""
+    text = "; other key prefixes are not known" if found is None else ""
     if found:
         names = [f"{n!r}{' (has locks)' * bool(has)}" for n, has in found.items()][:PREFIXES_SHOWN]
         more = f" and {len(found) - PREFIXES_SHOWN} more" if len(found) > PREFIXES_SHOWN else ""
@@ -198,10 +198,12 @@ def _beside(client: LockClient) -> str:
 
 
 def _other_prefixes(client: LockClient) -> dict[str, bool | None] | None:
-    """The prefixes with locks first; None if they could not be read."""
+    """The prefixes with locks first; None if they are not known."""
     try:
         found = client.perform(client.store.prefixes())
     except LockError:
+        return None
+    if found is None:
         return None
     return dict(sorted(found.items(), key=lambda pair: (not pair[1], pair[0])))
 

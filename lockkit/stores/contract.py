@@ -115,10 +115,10 @@ class Store(ABC):
         """Which database it is, for people, if LOCATION does not say so; no I/O."""
         return ""
 
-    def prefixes(self) -> Step[Mapping[str, bool | None]]:
+    def prefixes(self) -> Step[Mapping[str, bool | None] | None]:
         """The other key prefixes that clients have locked with there, and whether each has anything
-        in the store now; None: it refuses to tell. Writes nothing. Default: not known."""
-        return at_once({})
+        in the store now; None: it refuses to tell. Writes nothing. Default: None, not known."""
+        return at_once(None)
 
     def ddl(self) -> str:
         """The SQL that makes its tables, for those who make them by hand; no I/O. Empty: it needs
@@ -279,8 +279,8 @@ TRAITS: tuple[type[Store], ...] = (
 
 
 ABLE = (
-    "it can be done at memory://, sqlite://, redis:// (not with protocol=plain), and, without a "
-    "mode, at postgresql://, mysql:// and mariadb://"
+    "it can be done at memory://, sqlite://, redis:// (with protocol=plain only for mutexes), and, "
+    "without a mode, at postgresql://, mysql:// and mariadb://"
 )
 """A part of errors: the stores that have all traits for which another one refuses anything."""
 

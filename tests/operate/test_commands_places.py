@@ -65,6 +65,22 @@ def test_a_misspelt_prefix_is_told(shop: LockClient, misspelt: LockClient) -> No
     assert "other key prefixes" not in locks(shop).err
 
 
+def test_plain_keys_are_no_all_clear(redis_url: str) -> None:
+    """Nothing says which prefixes they have: a prefix is a part of the key, and may be empty."""
+    url = f"{redis_url}?protocol=plain"
+    with (
+        lockkit.connect(url, key_prefix="shop:") as shop,
+        lockkit.connect(url, key_prefix="shopp:") as misspelt,
+        shop.lock("stock:42"),
+    ):
+        shown = locks(misspelt)
+        assert (shown.status, shown.out) == (0, "")
+        assert "key prefix 'shopp:'; other key prefixes are not known\n" in shown.err
+        document = json.loads(locks(misspelt, "--format", "json").out)
+        assert document["stores"]["default"]["other_prefixes"] is None
+        assert "not known" not in locks(shop).err
+
+
 def test_with_nothing_kept_it_is_told_so(shop: LockClient, misspelt: LockClient) -> None:
     with shop.lock("stock:42"):
         pass
@@ -143,7 +159,7 @@ def test_prefixes_that_cannot_be_read_are_no_all_clear(why: str) -> None:
         with lockkit.connect(url, key_prefix="shopp") as looking:
             shown = locks(looking)
             assert "nothing is held in" in shown.err
-            assert "; other key prefixes could not be read" in shown.err
+            assert "; other key prefixes are not known" in shown.err
             document = json.loads(locks(looking, "--format", "json").out)
             assert document["stores"]["default"]["other_prefixes"] is None
 

@@ -447,7 +447,7 @@ def test_full_memory_refuses_new_locks_and_lets_go_of_old_ones(
 
 
 def test_what_it_cannot_do_is_refused(locks: lockkit.LockClient) -> None:
-    told = r"there are no semaphores and .*; .* redis:// \(not with protocol=plain\)"
+    told = r"there are no semaphores and .*; .* redis:// \(with protocol=plain only for mutexes\)"
     with pytest.raises(UnsupportedCapability, match=told):
         locks.semaphore(NAME, 3)
     with pytest.raises(UnsupportedCapability):
