@@ -96,6 +96,7 @@ class Stores:
                 "database": client.store.database(),
                 "key_prefix": client.settings.key_prefix,
                 "other_prefixes": _other_prefixes(client) if nothing else None,
+                "this_process_only": isinstance(client.store, ProcessLocal),
             }
             for alias, client in clients.items()
         }

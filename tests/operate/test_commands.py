@@ -179,7 +179,8 @@ def test_json_of_nothing() -> None:
     empty = lockkit.connect("memory://")
     assert json.loads(locks(empty, "--format", "json").out) == {
         "version": 1, "locks": [], "stores": {"default": {
-            "location": "memory://", "database": "", "key_prefix": "lockkit", "other_prefixes": {}
+            "location": "memory://", "database": "", "key_prefix": "lockkit", "other_prefixes": {},
+            "this_process_only": True
         }}, "down": {}
     }  # fmt: skip
 

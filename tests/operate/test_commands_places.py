@@ -59,6 +59,8 @@ def test_a_misspelt_prefix_is_told(shop: LockClient, misspelt: LockClient) -> No
             assert (refused.status, "'shop' (has locks)" in refused.err) == (1, True)
         document = json.loads(locks(misspelt, "--format", "json").out)
         assert document["stores"]["default"]["key_prefix"] == "shopp"
+        is_memory = misspelt.settings.shown_location.startswith("memory:")
+        assert document["stores"]["default"]["this_process_only"] is is_memory
         assert document["stores"]["default"]["other_prefixes"] == {"shop": True}
         document = json.loads(locks(shop, "--format", "json").out)
         assert document["stores"]["default"]["other_prefixes"] is None
