@@ -125,6 +125,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
             note(error)
         finally:
             self._discard()
+            self._restore_session()
 
     def _roll_back(self) -> None:
         """Undo everything. Sessions work on connections of their own again."""
@@ -188,10 +189,10 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
             self._write(Sql(self.connection), record)
             self.active = False
             self.connection.commit()
+            self._session_before = None
         except LeaseLost:
             return refused(refusals.LEASE_LOST)
         except DBAPIError as error:
-            self._restore_session()
             refusal = unsaved(error)
             if refusal is None:
                 raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import sqlalchemy as sa
 from flask import Flask, flash, get_flashed_messages, session
 from flask_project import db, put
 
@@ -68,11 +69,26 @@ def loses() -> ResponseReturnValue:
     return "", 201
 
 
+DEFERRED = """CREATE TABLE stock
+    (shelf INTEGER REFERENCES shelf (id) DEFERRABLE INITIALLY DEFERRED)"""
+
+
+CHECKED = "PRAGMA foreign_keys = ON"
+
+
+def breaks_a_deferred_constraint() -> ResponseReturnValue:
+    db.session.execute(sa.text("INSERT INTO stock VALUES (9)"))
+    db.session.commit()
+    return "", 201
+
+
 ENDS: dict[str, Callable[[], Any]] = {
     "returns-500": lambda: ("", 500),
     "is-handled": is_handled,
     "forgets": forgets,
     "loses": loses,
+    "listener": lambda: ("", 201),
+    "database": breaks_a_deferred_constraint,
 }
 
 
@@ -97,6 +113,28 @@ def buy(visitor: FlaskClient, end: str) -> TestResponse:
 @pytest.mark.parametrize("end", ["returns-500", "forgets", "loses"])
 def test_the_cart_comes_back_with_the_order(visitor: FlaskClient, end: str) -> None:
     assert buy(visitor, end).status_code >= 404
+    assert visitor.get("/cart").json == BEFORE
+
+
+def refuse(_: object) -> None:
+    raise ValueError
+
+
+@pytest.mark.parametrize("refusing", ["listener", "database"])
+def test_the_cart_comes_back_if_the_commit_is_refused(visitor: FlaskClient, refusing: str) -> None:
+    with visitor.application.app_context():
+        engine = db.engine
+        if refusing == "database":
+            with engine.begin() as connection:
+                connection.execute(sa.text("CREATE TABLE shelf (id INTEGER PRIMARY KEY)"))
+                connection.execute(sa.text(DEFERRED))
+            sa.event.listen(engine, "connect", lambda dbapi, _: dbapi.execute(CHECKED))
+            engine.dispose()
+        else:
+            sa.event.listen(engine, "commit", refuse)
+    assert buy(visitor, refusing).status_code >= 500
+    if refusing == "listener":
+        sa.event.remove(engine, "commit", refuse)
     assert visitor.get("/cart").json == BEFORE
 
 
