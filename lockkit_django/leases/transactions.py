@@ -172,6 +172,21 @@ def is_aborted(connection: BaseDatabaseWrapper) -> bool:
     return getattr(info, "transaction_status", None) == IN_ERROR
 
 
+def is_rolled_back(connection: BaseDatabaseWrapper) -> bool:
+    """Whether the open transaction cannot commit any more."""
+    return connection.needs_rollback or connection.closed_in_transaction or is_aborted(connection)
+
+
+def is_broken(connection: BaseDatabaseWrapper) -> bool:
+    """Whether the database can save nothing, although the view may say that all is well.
+
+    False if the view itself asks for the rollback, with ``set_rollback``: it knows its answer.
+    """
+    if connection.closed_in_transaction or is_aborted(connection):
+        return True
+    return vars(connection).get("rollback_exc") is not None
+
+
 def note_changes(connection: BaseDatabaseWrapper) -> None:
     """Changes before this moment do not count for the transaction that is asked about later."""
     if connection.vendor == "sqlite" and connection.connection is not None:

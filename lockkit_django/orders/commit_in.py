@@ -19,14 +19,12 @@ from lockkit.orders import DuplicateKeyError, Keep, Refusal, refusals, rows
 from lockkit.orders.failures import unsaved
 from lockkit.orders.gate import OrderStopped
 from lockkit.orders.record import RecordState
-from lockkit_django.leases.transactions import is_of_hook
+from lockkit_django.leases.transactions import is_broken, is_of_hook, is_rolled_back
 from lockkit_django.orders.table import Sql, typed_errors
 from lockkit_django.orders.transaction import (
     FIRST_ERROR,
     OK_CLASS,
     OrderInDatabase,
-    is_broken,
-    is_rolled_back,
 )
 from lockkit_django.web.refusals import rendered
 

@@ -3,7 +3,8 @@
 It acts in phases around the view, so that Django's own machinery stays in between:
 
 - ``process_view``, after authentication and CSRF: look up, lock, BEGIN, insert the record;
-- ``process_exception``: what the view did is rolled back, whatever response is made of it;
+- ``process_exception``: what the view did is rolled back, or after a refusal saved, whatever
+  response is made of it;
 - ``process_template_response``: the same if DRF has made a response from an exception;
 - after ``get_response``: the rendered response into the record and COMMIT, or ROLLBACK;
 - at the end, in every case: ROLLBACK if it is still open, then release the lock.

@@ -30,9 +30,9 @@ class OpenOrder(gate.OpenOrder):
     """
 
     visit: Visit
+    _marked_by: str | None = None  #: the module that called ``set_rollback``; "": several
     database: str | None = None  #: the order's, whose transaction the order or the view opens
     in_request_block = False  #: the order's transaction is that of ATOMIC_REQUESTS, too
-    _marked_by: str | None = None  #: the module that called ``set_rollback``; "": several
     front: Any  #: the request that a view below ``@idempotent`` gets: DRF's wraps Django's
 
     def commit_in(self, block: Atomic) -> AbstractContextManager[None]:
@@ -84,24 +84,10 @@ class OpenOrder(gate.OpenOrder):
             return self.visit.refuse(self.lost)
         return response
 
-    def fail(self, error: BaseException) -> Any:
-        answer = super().fail(error)
-        self._roll_back_request()
-        return answer
-
     def before_render(self, response: HttpResponseBase) -> None:
         """Django is about to render what the view has answered."""
-        if self._is_marked(response):
-            self.failed = True
-            self._roll_back_request()
 
-    def _roll_back_request(self) -> None:
-        """Roll back now, as ATOMIC_REQUESTS does without orders: an error page may query."""
-        if self.in_request_block:
-            self.abandon()
-            self.begun = True  # not to be begun again, but to be ended
-
-    def _is_marked(self, response: HttpResponseBase) -> bool:
+    def _is_marked(self, response: Any) -> bool:
         """Whether DRF has made it from an exception, and ``set_rollback`` was called."""
         return self._marked_by is not None and is_made_by_drf(response)
 

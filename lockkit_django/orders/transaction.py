@@ -13,7 +13,7 @@ from lockkit.model.log import log
 from lockkit.orders import Forget, Keep, gate, refusals
 from lockkit.orders.failures import unsaved
 from lockkit.orders.record import refuses
-from lockkit_django.leases.transactions import OrderBlock, is_aborted, is_of_hook
+from lockkit_django.leases.transactions import OrderBlock, is_broken, is_of_hook, is_rolled_back
 from lockkit_django.orders.errors import DRF, is_made_by_drf, status_of
 from lockkit_django.orders.open_order import OpenOrder
 from lockkit_django.orders.request import in_signed_cookies
@@ -112,7 +112,33 @@ class SharedTransaction(OrderInDatabase):
             self.in_request_block = True
             vars(connection)["savepoint"] = lambda: vars(connection).pop("savepoint") and None
 
-    def _end(self, response: HttpResponseBase) -> HttpResponseBase:
+    def fail(self, error: BaseException) -> Any:
+        """End the transaction at once. Under ASGI Django makes error pages in another thread, which
+        would wait for rows that the order has changed. What a refusal has saved stays."""
+        answer = super().fail(error)
+        if self._block is None:
+            return answer
+        try:
+            if answer is None and self._raised_refusal():
+                answer = self._refuse(None)
+        except LeaseLost:
+            answer = self.visit.refuse(refusals.LEASE_LOST)
+        finally:
+            self._end_early()
+        return answer
+
+    def before_render(self, response: HttpResponseBase) -> None:
+        """Roll back what ATOMIC_REQUESTS rolls back: what is rendered now may query."""
+        if self._is_marked(response):
+            self.failed = True
+            if self.in_request_block:
+                self._end_early()
+
+    def _end_early(self) -> None:
+        self.abandon()
+        self.begun = True  # not to be begun again, but to be ended
+
+    def _end(self, response: HttpResponseBase) -> Any:
         if not self.begun:
             return self._keep_unbegun(response)
         self.undone = True  # until it is committed
@@ -130,7 +156,7 @@ class SharedTransaction(OrderInDatabase):
             self._connection.needs_rollback = True
             self._leave_block()
 
-    def _conclude(self, response: HttpResponseBase) -> HttpResponseBase:
+    def _conclude(self, response: HttpResponseBase) -> Any:
         verdict = self._verdict(response)
         if isinstance(verdict, Forget) or (isinstance(verdict, Keep) and self._raised_refusal()):
             return self._refuse(response)
@@ -153,12 +179,14 @@ class SharedTransaction(OrderInDatabase):
         error = self.error
         return error is not None and refuses(status_of(error) or 0)
 
-    def _refuse(self, response: HttpResponseBase) -> HttpResponseBase:
+    def _refuse(self, response: Any) -> Any:
         """Save what would be saved without orders: a counted guess of a password stays counted."""
         error = self.error
         if error is not None and status_of(error) is None:
             return response  # an accident, whatever is made of it
         self.undone = False  # a session may count guesses, too
+        if self._block is None:
+            return response  # it was saved when the view raised it
         is_marked = self._is_marked(response)
         if self.in_request_block and (self.failed or is_marked):
             return response  # ATOMIC_REQUESTS rolls back; its own block may be a savepoint
@@ -185,7 +213,7 @@ class SharedTransaction(OrderInDatabase):
             self._marked_by = ""
         type(self._connection).set_rollback(self._connection, rollback)
 
-    def _commit(self, response: HttpResponseBase, record: Record | None) -> HttpResponseBase:
+    def _commit(self, response: Any, record: Record | None) -> Any:
         """``record``: None to delete what was written when the order began."""
         self.undone = True
         self.check_leases()
@@ -223,21 +251,6 @@ class SharedTransaction(OrderInDatabase):
             for hook in ("savepoint", "set_rollback"):  # the first is left if no view has run
                 vars(self._connection).pop(hook, None)
             block.__exit__(None, None, None)
-
-
-def is_rolled_back(connection: BaseDatabaseWrapper) -> bool:
-    """Whether the open transaction cannot commit any more."""
-    return connection.needs_rollback or connection.closed_in_transaction or is_aborted(connection)
-
-
-def is_broken(connection: BaseDatabaseWrapper) -> bool:
-    """Whether the database can save nothing, although the view may say that all is well.
-
-    False if the view itself asks for the rollback, with ``set_rollback``: it knows its answer.
-    """
-    if connection.closed_in_transaction or is_aborted(connection):
-        return True
-    return vars(connection).get("rollback_exc") is not None
 
 
 def _refuse_manual_commits(connection: BaseDatabaseWrapper) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.core.exceptions import PermissionDenied
+from django.db import connections
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template import engines
 from django.template.response import SimpleTemplateResponse, TemplateResponse
@@ -21,14 +23,44 @@ sales = Sale.objects.using("orders")
 
 
 def page(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Counts its visitors, too."""
+    """Counts its visitors, too, and changes the row that ``touching`` has changed."""
+    touch()
     sales.create(sku="page")
     template = engines["django"].from_string("sold: {{ sales.count }}")
     body = template.render({"sales": sales.filter(sku="view")}, request)
     return HttpResponse(body, status=404 if isinstance(exception, Http404) else 403)
 
 
+def touch() -> None:
+    """It waits no longer than a second for a transaction that has changed the row."""
+    connection = connections["orders"]
+    if connection.vendor == "postgresql":
+        connection.cursor().execute("SET lock_timeout = '1s'")
+    sales.filter(sku="shelf").update(sku="shelf")
+
+
+def crashed(request: HttpRequest) -> HttpResponse:
+    sales.create(sku="page")
+    return HttpResponse(status=500)
+
+
 handler403 = handler404 = page
+handler500 = crashed
+
+
+def touching(error: type[Exception]) -> Any:
+    def view(request: HttpRequest) -> HttpResponse:
+        touch()
+        sales.create(sku="view")
+        raise error
+
+    return view
+
+
+async def touching_async(request: HttpRequest) -> HttpResponse:
+    await sync_to_async(touch)()
+    await sales.acreate(sku="view")
+    raise PermissionDenied
 
 
 class Renderer(JSONRenderer):
@@ -99,4 +131,8 @@ VIEWS: dict[str, Any] = {
 urlpatterns = [
     *(path(f"orders/{kind}", view) for kind, view in VIEWS.items()),
     path("under-lock", under_lock),
+    path("orders/touching-500", touching(KeyError)),
+    path("orders/touching-404", touching(Http404)),
+    path("orders/touching-403", touching(PermissionDenied)),
+    path("orders/touching-403-async", touching_async),
 ]

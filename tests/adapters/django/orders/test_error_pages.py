@@ -1,4 +1,4 @@
-"""Under ATOMIC_REQUESTS an error page may query, as it may without orders: all is rolled back."""
+"""An error page may query, as it may without orders: what the view did is rolled back by then."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 from database_settings import complete, sqlite
+from django.core.signals import got_request_exception
 from django.db import connections
+from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, override_settings
 from django_project.servers import database_of
 from django_project.shop.models import Sale
@@ -34,9 +36,10 @@ def database(
         LOCKKIT_ORDERS={"PATHS": ["^/orders/"], "USING": "orders"},
     )
     with django_db_blocker.unblock(), project:
-        if request.param == "postgresql":
+        if request.param.startswith("postgresql"):
             server = request.getfixturevalue("postgres_server")
-            with database_of(server, "orders", OrderRecord, Sale, ATOMIC_REQUESTS=True):
+            is_atomic = request.param == "postgresql"
+            with database_of(server, "orders", OrderRecord, Sale, ATOMIC_REQUESTS=is_atomic):
                 yield
             return
         settings = {**sqlite(tmp_path / "orders"), "ATOMIC_REQUESTS": True}
@@ -92,6 +95,45 @@ def test_a_success_that_a_middleware_puts_in_place_of_drfs_refusal_is_not_told(
         (503, "order-not-saved")
     ] * 2
     assert (skus(), OrderRecord.objects.using("orders").count()) == ([], 0)
+
+
+class Notes:
+    """A middleware that notes exceptions, and Django's signal that tells of them."""
+
+    def __init__(self, get_response: Any) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self.get_response(request)  # type: ignore[no-any-return]
+
+    def process_exception(self, request: HttpRequest, error: Exception) -> None:
+        note()
+
+
+def note(**_: object) -> None:
+    error_pages.touch()
+    error_pages.sales.create(sku="note")
+
+
+@pytest.mark.parametrize("database", ["postgresql-autocommit"], indirect=True)
+@pytest.mark.parametrize("kind", ["500", "404", "403", "403-async"])
+def test_what_is_made_of_an_exception_has_transactions_of_its_own(kind: str, post: Any) -> None:
+    """It waits for no row of the order, and what it saves stays; with a refusal, what the view
+    has saved stays as well."""
+    error_pages.sales.create(sku="shelf")
+    middleware = [f"{__name__}.Notes", MIDDLEWARE]
+    headers = {"Authorization": "Token a", "Idempotency-Key": "A-1"}
+    got_request_exception.connect(note)
+    try:
+        with override_settings(MIDDLEWARE=middleware):
+            answer = post(f"/orders/touching-{kind}", headers=headers)
+    finally:
+        got_request_exception.disconnect(note)
+    assert answer.status_code == int(kind[:3])
+    of_view = ["view"] * kind.startswith("403")
+    assert skus() == ["note"] * (2 if kind == "500" else 1) + ["page", "shelf", *of_view]
+    assert OrderRecord.objects.using("orders").count() == (kind == "404")
+    assert not list(locks["default"].holders())
 
 
 def test_what_a_view_answers_is_rendered_under_its_lock() -> None:
