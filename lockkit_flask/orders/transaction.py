@@ -97,6 +97,10 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
         if response.status_code in REDIRECTS and self.visit.of_guest:
             self._sends_away = not (self.savepoints.committed or db_session.has_writes())
 
+    def overrule(self) -> None:
+        super().overrule()
+        self._roll_back()  # at once, as in ``fail``
+
     def check_leases(self) -> None:
         super().check_leases()
         request_leases.check_all()

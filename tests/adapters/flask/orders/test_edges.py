@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
-from flask import Flask, Request, abort, flash, redirect, request, session
+from flask import (
+    Flask,
+    Request,
+    abort,
+    flash,
+    got_request_exception,
+    redirect,
+    request,
+    session,
+)
 from flask.sessions import SessionInterface, SessionMixin
 from flask.views import MethodView, View
 from flask_login import LoginManager, UserMixin, fresh_login_required, login_user
@@ -53,9 +62,9 @@ def sell(*_: object, **__: object) -> ResponseReturnValue:
     return {"order": order.id}, 201
 
 
-def sold(app: Flask) -> int:
+def sold(app: Flask, name: str = "sold") -> int:
     with app.app_context():
-        query = sa.select(sa.func.count()).select_from(Order).where(Order.name == "sold")
+        query = sa.select(sa.func.count()).select_from(Order).where(Order.name == name)
         return int(db.session.execute(query).scalar_one())
 
 
@@ -234,6 +243,26 @@ def answer_with(shop: Flask, status: int) -> None:
     def answer(response: Response) -> Response:
         response.status_code = status
         return response
+
+
+def test_what_is_made_of_a_hook_that_raises_is_saved(make_shop: Callable[..., Flask]) -> None:
+    """By receivers of the signal and by error handlers, as it is without orders."""
+    shop = make_shop(PROPAGATE_EXCEPTIONS=False)
+    shop.add_url_rule("/sell", view_func=sell, methods=["POST"])
+    shop.after_request(lambda _: {}["missing"])
+
+    def note(_: object, **__: object) -> None:
+        put("noted")
+        db.session.commit()
+
+    @shop.errorhandler(Exception)
+    def page(error: Exception) -> ResponseReturnValue:
+        note(error)
+        return "sorry", 500
+
+    with got_request_exception.connected_to(note, shop):
+        assert post(shop, "/sell").status_code == 500
+    assert (sold(shop), sold(shop, "noted")) == (0, 2)
 
 
 @pytest.mark.parametrize("status", [200, 410])
