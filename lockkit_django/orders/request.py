@@ -19,6 +19,7 @@ from django.http.multipartparser import MultiPartParser
 from django.utils.datastructures import MultiValueDict
 
 from lockkit.model.errors import ConfigurationError
+from lockkit.model.log import log
 from lockkit.orders import Identity, OrderRequest, Payload
 from lockkit.orders.order import MalformedOrderIdError
 from lockkit.orders.record import SentFile, as_sent
@@ -279,3 +280,18 @@ def session_of(request: HttpRequest) -> str | None:
         return None
     session.keys()  # loads it, which clears the key of an unknown one
     return session.session_key if not session.is_empty() else None
+
+
+def tell_of_new_session(request: HttpRequest, before: str | None) -> None:
+    """Warn if the view of a guest's order, which belongs to the session, has changed its key."""
+    session: Any = getattr(request, "session", None)
+    if before is None or session.session_key == before or "Authorization" in request.headers:
+        return
+    if GUEST in session:
+        return  # it follows the visitor, and the orders of forms belong to it
+    log.warning(
+        "%s %s was an order of the visitor's session, and its view has given the session another "
+        "key, as login() does: a repeat of this order would be another one. Let the visitor log in "
+        "before or after it, or let SCOPE name its owner",
+        *(request.method, request.path),
+    )

@@ -16,7 +16,7 @@ from lockkit.orders.record import refuses
 from lockkit_django.leases.transactions import OrderBlock, is_broken, is_of_hook, is_rolled_back
 from lockkit_django.orders.errors import DRF, is_made_by_drf, status_of
 from lockkit_django.orders.open_order import OpenOrder
-from lockkit_django.orders.request import in_signed_cookies
+from lockkit_django.orders.request import in_signed_cookies, tell_of_new_session
 from lockkit_django.orders.table import Sql, typed_errors
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 FIRST_ERROR = 400
 OK_CLASS = 2
-SESSION_DATA = "_session_cache"
-"""The attribute of a session that was loaded."""
+SESSION_DATA = "_session_cache"  # the attribute of a session that was loaded
 
 
 class OrderInDatabase(gate.OrderInDatabase, OpenOrder):
@@ -53,6 +52,8 @@ class OrderInDatabase(gate.OrderInDatabase, OpenOrder):
         finally:
             if self._before is not None and self.undone:
                 self._before.restore()
+            elif self._before is not None and self.order.guest:
+                tell_of_new_session(self.visit.request, self._before.key)
 
     def _has_raised(self, response: HttpResponseBase) -> bool:
         """Whether the view has raised. Django hears nothing of it if DRF, Ninja or a decorator
@@ -272,8 +273,8 @@ class SessionBefore:
 
     def __init__(self, request: HttpRequest) -> None:
         self._session: Any = getattr(request, "session", None)
+        self.key: str | None = getattr(self._session, "session_key", None)
         if self._session is not None:
-            self._key = self._session.session_key
             self._modified = self._session.modified
             self._data = deepcopy(vars(self._session).get(SESSION_DATA))
 
@@ -285,14 +286,14 @@ class SessionBefore:
         vars(session).pop(SESSION_DATA, None)
         if self._data is not None:
             setattr(session, SESSION_DATA, self._data)
-        session._session_key = self._key
+        session._session_key = self.key
         session.modified = self._modified
 
     def _is_undone(self) -> bool:
         """Whether a login or a logout by the view was rolled back with its order."""
         session = self._session
-        if session.session_key == self._key or in_signed_cookies(type(session)):
+        if session.session_key == self.key or in_signed_cookies(type(session)):
             return True
-        if self._key is None:
+        if self.key is None:
             return not session.exists(session.session_key)
-        return bool(session.exists(self._key))
+        return bool(session.exists(self.key))

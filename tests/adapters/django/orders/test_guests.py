@@ -24,7 +24,27 @@ def answers(request: HttpRequest) -> HttpResponse:
     return HttpResponse(b"x" * int(request.GET["size"]))
 
 
-urlpatterns = [path("orders/answers", answers), path("people/guest", people.guest)]
+def registers(request: HttpRequest) -> HttpResponse:
+    return people.sign_in(request, "alice")
+
+
+def rotates(request: HttpRequest) -> HttpResponse:
+    request.session.cycle_key()
+    return HttpResponse()
+
+
+def fails(request: HttpRequest) -> HttpResponse:
+    request.session.cycle_key()
+    return HttpResponse(status=500)
+
+
+urlpatterns = [
+    path("orders/answers", answers),
+    path("orders/registers", registers),
+    path("orders/rotates", rotates),
+    path("orders/fails", fails),
+    path("people/guest", people.guest),
+]
 
 
 def visitor(kind: str) -> Client:
@@ -54,6 +74,26 @@ def test_guests(
         assert seconds - 60 < lifetime(store, redis_server) <= seconds + 60
         large = [buy(client, 16 * 1024 + 1).status_code for _ in range(2)]
     assert large == [200, 200 if kind == "user" else 409]
+
+
+@pytest.mark.parametrize(
+    ("view", "kind", "is_told"),
+    [
+        ("registers", "session", True),
+        ("rotates", "session", True),
+        ("fails", "session", False),
+        ("rotates", "user", False),
+        ("rotates", "token", False),
+        ("answers?size=1", "session", False),
+    ],
+)
+@override_settings(ROOT_URLCONF=__name__)
+def test_a_view_that_gives_its_guest_another_session_is_told_of(
+    view: str, kind: str, is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A repeat of the order comes with the new cookie, and would be another order."""
+    visitor(kind).post(f"/orders/{view}", headers={"Idempotency-Key": "A-1"})
+    assert ("has given the session another key" in caplog.text) == is_told
 
 
 def lifetime(store: str, server: RedisServer) -> float:
