@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import flask
 import pytest
 import sqlalchemy as sa
 from flask_project import db, put
+from itsdangerous import TimestampSigner
 
 from lockkit.orders.rows import TABLE as TABLE_NAME
 
@@ -54,17 +56,22 @@ def check_form() -> None:
         flask.abort(400)
 
 
-def test_each_asker_gets_a_token_of_its_own(shop: Flask) -> None:
+def test_each_asker_gets_a_token_of_its_own(
+    shop: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     headers = {"X-User": "alice", "X-Order-ID": "A-1"}
     first, later = shop.test_client(), shop.test_client()
     answers = []
     for client in (first, later):
-        form = {"csrf_token": client.get("/token").text}
+        with monkeypatch.context() as earlier:  # else the view makes the same token
+            earlier.setattr(TimestampSigner, "get_timestamp", lambda _: int(time.time()) - 60)
+            form = {"csrf_token": client.get("/token").text}
         answers.append(client.post("/page", headers=headers, data=form))
     assert answers[1].headers["Idempotent-Replayed"] == "true"
     _, mine, _, sent = answers[1].text.split()
     assert mine == sent
     assert mine not in answers[0].text
+    assert len(set(answers[0].text.split()[1::2])) == 2
     with shop.app_context():
         stored = db.session.scalar(sa.text(f"SELECT body FROM {TABLE_NAME}"))
     for token in answers[0].text.split()[1::2]:
