@@ -477,3 +477,13 @@ def test_the_defaults() -> None:
     assert orders.covers("POST", "/x")
     assert not orders.covers("GET", "/x")
     assert not orders.covers("POST", "/y")
+
+
+def test_the_formats_of_keys_and_fingerprints_are_for_ever(orders: Orders) -> None:
+    """Another key or fingerprint makes retries run twice after a deploy: see ``KEY_VERSION``."""
+    payload = Payload(form=[("a", "1")], files=[SentFile("f", "n.txt", 3, "ab" * 32, "text/plain")])
+    order = order_of(orders, query=[("q", "2")], payload=payload)
+    assert order.key == "7ed4ae96987c36bf63827efd4704334ac832221a75b3c68b2aa12d1c97b2c921"
+    assert order.fingerprint == (
+        "2:11c98fd9d1598d33bdc83c0fcc8d89610c440d33f7fae2b72b413425001d1273"
+    )
