@@ -10,6 +10,7 @@ import pytest
 from django.conf import settings
 from django.db import connections
 from django.test import Client, override_settings
+from django.test.utils import CaptureQueriesContext
 from django_project.shop.models import Sale
 from orders_django import refusing
 
@@ -204,3 +205,11 @@ def test_a_host_that_is_not_allowed_changes_no_ending(host: str) -> None:
         assert redirected("/login?wrong=1", "/login", Host=host) == [False, False]
         assert (saved(), OrderRecord.objects.count()) == (["guess"] * 2, 0)
         assert redirected("/", f"{SSO}/", Host=host) == [False, True]
+
+
+def test_a_refused_order_and_what_its_view_saved_are_one_commit() -> None:
+    """In a second one, a crash in between would leave a record that refuses every retry."""
+    with CaptureQueriesContext(connections["default"]) as queries:
+        assert send("returns", "A-1").status_code == 403
+    assert [query["sql"] for query in queries].count("COMMIT") == 1
+    assert OrderRecord.objects.count() == 0

@@ -145,3 +145,16 @@ def test_a_refusal_whose_error_handler_fails_is_rolled_back(shop: Flask) -> None
 def test_other_exceptions_roll_back_whatever_is_made_of_them(shop: Flask, place: str) -> None:
     assert send(shop, f"/{place}-breaks", "A-1").status_code == 409
     assert (saved(shop), records(shop)) == ([], 0)
+
+
+def test_a_refused_order_and_what_its_view_committed_are_one_commit(
+    make_shop: Callable[..., Flask],
+) -> None:
+    """In a second one, a crash in between would leave a record that refuses every retry."""
+    app = make_shop()
+    app.add_url_rule("/guess", view_func=returns, methods=["POST"])
+    commits: list[sa.Connection] = []
+    with app.app_context():
+        sa.event.listen(db.engine, "commit", commits.append)
+    answer = app.test_client().post("/guess", headers={"X-User": "alice", "X-Order-ID": "A-1"})
+    assert (answer.status_code, len(commits)) == (403, 1)
