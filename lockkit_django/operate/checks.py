@@ -185,7 +185,10 @@ def _parameters(routed: Routed, method: str) -> dict[str, bool]:
 
 
 def _is_text(converter: Any) -> bool:
-    return converter is None or isinstance(converter, StringConverter)
+    if converter is None or isinstance(converter, StringConverter):
+        return True
+    to_python = getattr(converter, "to_python", None)
+    return getattr(to_python, "__annotations__", {}).get("return") in (str, "str")
 
 
 def name_of(view: Any) -> str:

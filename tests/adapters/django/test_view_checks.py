@@ -13,7 +13,7 @@ from django.conf.urls.i18n import i18n_patterns
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from django.test import Client, override_settings
-from django.urls import include, path, re_path
+from django.urls import include, path, re_path, register_converter
 from django.utils.decorators import method_decorator
 from django.views import View
 from ninja import NinjaAPI
@@ -233,10 +233,26 @@ def test_a_text_that_a_client_chooses(view: Callable[[str], Any], field: str) ->
         assert shown_until_silenced("lockkit.W006")
 
 
+class PlainSku:
+    """A converter that is derived from none, and says that it returns a text."""
+
+    regex = "[0-9A-Za-z]+"
+
+    def to_python(self, value: str) -> str:
+        return value
+
+    def to_url(self, value: str) -> str:
+        return value
+
+
+register_converter(PlainSku, "plain_sku")
+
+
 @pytest.mark.parametrize(
     ("route", "is_text"),
     [
         (path("<slug:sku>", locked("{sku}")), True),
+        (path("<plain_sku:sku>", locked("{sku}")), True),
         (path("<path:sku>", locked("{sku}")), True),
         (re_path(r"^(?P<sku>\d+)$", locked("{sku}")), True),
         (path("<int:sku>", locked("{sku}")), False),
