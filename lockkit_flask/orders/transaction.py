@@ -54,7 +54,6 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
 
         From now on the sessions of the app work inside the transaction.
         """
-        self._session_before = deepcopy(dict(session)), session.modified
         table: OrderTable = self.visit.records
         table.refuse_earlier()
         with typed_errors():
@@ -68,6 +67,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
             except BaseException:  # also if interrupted: its connection is in a transaction
                 self._discard()
                 raise
+        self._session_before = deepcopy(dict(session)), session.modified
         self.active = self.begun = True
 
     def fail(self, error: BaseException) -> Any:
