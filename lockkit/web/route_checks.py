@@ -165,8 +165,8 @@ def _fits_none(pattern: re.Pattern[str], paths: Sequence[str]) -> Finding:
     like = f"; the nearest path is {close[0]!r}" if close else ""
     return Finding(
         "path-of-no-route",
-        f"LOCKKIT_ORDERS['PATHS'] has {pattern.pattern!r}, which fits no route{like}. So it makes "
-        f"no orders: two clicks are two orders",
+        f"LOCKKIT_ORDERS['PATHS'] has {pattern.pattern!r}, which fits no route that takes one of "
+        f"METHODS{like}. So it makes no orders: two clicks are two orders",
         "A path begins with a slash (with i18n_patterns, the language comes next), and a $ comes "
         "after its last slash. Correct PATHS, or the routes.",
     )

@@ -28,7 +28,7 @@ from lockkit_django.orders.authorize import unknown_check
 from lockkit_django.orders.request import in_signed_cookies
 from lockkit_django.orders.visit import options_of
 from lockkit_django.web.routes import Routed, routes
-from lockkit_django.web.view_functions import ninja_operation
+from lockkit_django.web.view_functions import may_take, ninja_operation
 
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
@@ -79,9 +79,10 @@ def check_records() -> list[CheckMessage]:
 def check_paths() -> list[CheckMessage]:
     """W104, W105."""
     orders = _orders()
-    patterns = () if orders is None else orders.settings.paths
-    urls = _urls() if patterns else []
-    return [message_of(finding) for finding in path_findings(patterns, urls)] if urls else []
+    if orders is None or not orders.settings.paths or not routes():
+        return []
+    found = path_findings(orders.settings.paths, _urls(orders))
+    return [message_of(finding) for finding in found]
 
 
 def check_replays() -> list[CheckMessage]:
@@ -221,9 +222,10 @@ def _sessions() -> Iterator[CheckMessage]:
         )
 
 
-def _urls() -> list[Url]:
-    """The URLs, in each language if the language is a part of paths."""
-    found = routes()
+def _urls(orders: Orders) -> list[Url]:
+    """The URLs that may make orders, in each language if the language is a part of paths."""
+    methods = orders.settings.methods
+    found = [each for each in routes() if any(may_take(each.view, method) for method in methods)]
     if not found or not is_language_prefix_patterns_used(settings.ROOT_URLCONF)[0]:
         return [Url(routed.shown, {"": routed.paths()}) for routed in found]
     paths: list[dict[str, list[str]]] = [{} for _ in found]

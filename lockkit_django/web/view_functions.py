@@ -51,6 +51,15 @@ def functions_of(view: Any, method: str | None) -> Iterator[Any]:
                 yield from _captured(handler, "func")
 
 
+def may_take(view: Any, method: str) -> bool:
+    """Whether it may answer this HTTP method. Only a class whose ``dispatch`` is the framework's
+    own tells, by its handlers."""
+    cls = class_of(view)
+    if module_of(getattr(cls, "dispatch", None)) not in DISPATCHERS:
+        return True
+    return method.lower() in cls.http_method_names and len([*functions_of(view, method)]) > 1
+
+
 def class_of(view: Any) -> Any:
     """The class of a callback that ``as_view`` has made, of DRF's or Django's."""
     return getattr(view, "cls", None) or getattr(view, "view_class", None)

@@ -54,8 +54,7 @@ def findings(app: Flask) -> Iterator[Finding]:
     if gate is None:
         yield from dict.fromkeys(_without_orders(app))
     elif paths := gate.orders.settings.paths:
-        urls = [Url(rule.rule, {"": _paths(rule)}) for rule in app.url_map.iter_rules()]
-        yield from path_findings(paths, urls)
+        yield from path_findings(paths, _urls(app, gate.orders))
         yield from dict.fromkeys(_of_one_slash(app, gate.orders))
         yield from _replaced_dispatch(app.dispatch_request, gate)
     yield from route_findings(_routes(app), aliases)
@@ -100,6 +99,14 @@ def _without_orders(app: Flask) -> Iterator[Finding]:
                 f"not set: each order is an error",
                 "Set it before LockKit(app): {'PATHS': []} is enough.",
             )
+
+
+def _urls(app: Flask, orders: Orders) -> list[Url]:
+    """Those that can make orders: a route that is only read, such as that of static files, cannot
+    be what a pattern is meant for."""
+    methods = orders.settings.methods
+    rules = (rule for rule in app.url_map.iter_rules() if methods & (rule.methods or set()))
+    return [Url(rule.rule, {"": _paths(rule)}) for rule in rules]
 
 
 def _of_one_slash(app: Flask, orders: Orders) -> Iterator[Finding]:

@@ -191,7 +191,7 @@ class Plain(View):
 def by_method_decorator(*decorators: Any) -> Iterator[Any]:
     """In each way to write it; the first of them is the outer one."""
     for name in ("post", "dispatch"):
-        cls: Any = type("Listed", (Plain,), {})
+        cls: Any = type("Stocked", (Plain,), {})
         yield method_decorator(decorators, name=name)(cls).as_view()
         cls = type("Lined", (Plain,), {})
         for each in reversed(decorators):
@@ -398,6 +398,45 @@ def test_paths_that_fit_no_route(pattern: str, nearest: str) -> None:
     assert f"the nearest path is {nearest!r}" in text
     with routed(*SHOP), override_settings(LOCKKIT_ORDERS={"PATHS": [pattern]}):
         assert shown_until_silenced("lockkit.W104")
+
+
+class Shown(View):
+    def get(self, _: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+class Bought(Shown):
+    def post(self, _: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+class Closed(Bought):
+    http_method_names = ("get", "head")
+
+
+class Stocked(ViewSet):
+    def create(self, _: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+@pytest.mark.parametrize(
+    ("view", "fits"),
+    [
+        (Shown.as_view(), False),
+        (Closed.as_view(), False),
+        (Bought.as_view(), True),
+        (api_view(["GET"])(lambda _: HttpResponse()), False),
+        (api_view(["GET", "POST"])(lambda _: HttpResponse()), True),
+        (Stocked.as_view({"get": "create"}), False),
+        (Stocked.as_view({"post": "create"}), True),
+        (lambda _: HttpResponse(), True),
+    ],
+)
+def test_paths_that_fit_only_what_is_read(view: Any, fits: bool) -> None:
+    """Of a class the methods are known. The pattern was meant for another route."""
+    for others in ((), (path("orders/", Bought.as_view()),)):
+        found = paths_found([r"^/order/"], path("order/", view), *others)
+        assert [number for number, _ in found] == ["W104"] * (not fits)
 
 
 def test_paths_below_a_language() -> None:

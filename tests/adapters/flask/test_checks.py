@@ -127,8 +127,22 @@ def test_paths(make_shop: Callable[..., Flask], pattern: str, fits: bool) -> Non
     app = make_shop(LOCKKIT_ORDERS={"PATHS": [pattern]})
     app.url_map.converters["doubled"] = Doubled
     for rule in ("/orders/<int:pk>/pay", "/shops/<shop>/<uuid:order>", "/d/<doubled:x>"):
-        app.add_url_rule(rule, rule, lambda **_: "done")
+        app.add_url_rule(rule, rule, lambda **_: "done", methods=["POST"])
     assert codes(app) == ["path-of-no-route"] * (not fits)
+
+
+@pytest.mark.parametrize("pattern", [r"^/order/", r"^/static/"])
+def test_a_pattern_that_fits_only_what_is_read(
+    make_shop: Callable[..., Flask], pattern: str
+) -> None:
+    """It was meant for another route. Those of other methods may be orders, if METHODS says so."""
+    app = make_shop(LOCKKIT_ORDERS={"PATHS": [pattern], "METHODS": ["PUT"]})
+    app.add_url_rule("/order/<int:pk>", "show", lambda pk: "", methods=["GET", "POST"])
+    app.add_url_rule("/orders/", "buy", lambda: "", methods=["PUT"])
+    assert codes(app) == ["path-of-no-route"]
+    app.add_url_rule("/order/", "change", lambda: "", methods=["PUT"])
+    app.add_url_rule("/static/it", "load", lambda: "", methods=["PUT"])
+    assert codes(app) == []
 
 
 @pytest.mark.parametrize("rule", ["/orders/<int:pk>/", "/orders/<int:pk>"])

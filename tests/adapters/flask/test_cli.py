@@ -192,10 +192,12 @@ def test_a_wrong_url_is_one_line(url: str, tmp_path: Path) -> None:
 def test_what_is_wrong_with_the_routes(make_shop: Callable[..., Flask]) -> None:
     app = make_shop(LOCKKIT_ORDERS={"PATHS": ["^/orders/", "^order/"]})
     runner = app.test_cli_runner()
-    app.add_url_rule("/orders/<int:pk>/", "orders", lock_view("order:{pk}")(lambda pk: ""))
+    view = lock_view("order:{pk}")(lambda pk: "")
+    app.add_url_rule("/orders/<int:pk>/", "orders", view, methods=["POST"])
     result = runner.invoke(args=["locks", "check"])
     assert result.exit_code == 1
-    assert "'^order/', which fits no route; the nearest path is '/orders/1/'" in result.output
+    assert "'^order/', which fits no route that takes one of METHODS" in result.output
+    assert "the nearest path is '/orders/1/'" in result.output
     assert "{pk}" not in result.output
 
 
