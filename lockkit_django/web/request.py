@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from django.http import HttpRequest, RawPostDataException
 
-from lockkit.model.errors import ConfigurationError
+from lockkit.model.errors import ConfigurationError, InvalidName
 from lockkit.web.name_fields import URL_ENCODED, url_encoded
 
 if TYPE_CHECKING:
@@ -91,6 +91,11 @@ class RequestView:
         self._kwargs = kwargs
 
     def kwarg(self, key: str) -> object:
+        if key not in self._kwargs and key in getattr(self._http.resolver_match, "kwargs", ()):
+            raise InvalidName(
+                f"the URL has {key!r}, but this view did not get it by keyword: name the lock by a "
+                f"callable, as lock_view(lambda request, {key}: …)"
+            )
         return self._kwargs.get(key)
 
     def user_pk(self) -> object:

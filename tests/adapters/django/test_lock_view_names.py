@@ -11,9 +11,12 @@ import pytest
 from django.contrib.auth.models import AnonymousUser, User
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse
-from django.test import AsyncRequestFactory, Client, RequestFactory
+from django.test import AsyncRequestFactory, Client, RequestFactory, override_settings
+from django.urls import path
 from django.utils.asyncio import async_unsafe
+from django.utils.decorators import method_decorator
 from django.utils.functional import SimpleLazyObject
+from django.views import View
 from django_project.shop.models import Sale
 from django_project.views import unwrapped
 from rest_framework.decorators import api_view, parser_classes
@@ -88,6 +91,29 @@ def test_bad_requests(template: str, request_: HttpRequest) -> None:
 def test_a_field_that_the_route_does_not_have_is_a_defect() -> None:
     with pytest.raises(InvalidName, match="has no 'sku'"):
         of("stock:{sku}", factory.get("/"))
+
+
+class Editor(View):
+    def post(self, request: HttpRequest, sku: str) -> HttpResponse:
+        return self.edit(request, sku) if "edit" in request.path else self.sell(request, sku)
+
+    @method_decorator(lock_view("stock:{sku}"))
+    def edit(self, request: HttpRequest, sku: str) -> HttpResponse:
+        return HttpResponse()
+
+    @method_decorator(lock_view(lambda _, sku: f"stock:{sku}"))
+    def sell(self, request: HttpRequest, sku: str) -> HttpResponse:
+        return HttpResponse(request.lease.name)  # type: ignore[attr-defined]
+
+
+urlpatterns = [path("edit/<sku>", Editor.as_view()), path("sell/<sku>", Editor.as_view())]
+
+
+@override_settings(ROOT_URLCONF=__name__)
+def test_a_value_of_the_route_that_comes_by_position_is_told_with_the_remedy() -> None:
+    with pytest.raises(InvalidName, match=r"the URL has 'sku', but .*lambda request, sku: …"):
+        Client().post("/edit/A")
+    assert Client().post("/sell/A").content == b"stock:A"
 
 
 def test_the_body_can_be_read_by_the_view_afterwards() -> None:
