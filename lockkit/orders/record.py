@@ -27,8 +27,12 @@ UNLIMITED = sys.maxsize
 PLACEHOLDER = ":csrf-placeholder"
 """Not a header: its value is the text that replaces a token in the body. See ``forgery``."""
 
+FRAMED = ":xframe-options-exempt"
+"""Not a header either: Django's mark of a response that any page may show in a frame."""
+
 KEPT_HEADERS = (
     PLACEHOLDER,
+    FRAMED,
     "Content-Type",
     "Content-Language",
     "Content-Disposition",

@@ -22,7 +22,6 @@ from django.middleware.csrf import (
 )
 from django.shortcuts import resolve_url
 from django.urls import NoReverseMatch
-from django.utils.translation import get_language
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import (
@@ -50,6 +49,7 @@ from lockkit_django.leases.client import alocks, give_back_from_loop, locks
 from lockkit_django.leases.transactions import ORDER, note_what_is_final
 from lockkit_django.orders.authorize import passes, unknown_check
 from lockkit_django.orders.commit_in import OwnTransaction
+from lockkit_django.orders.headers import set_headers, set_later
 from lockkit_django.orders.open_order import ClaimedOrder, OpenOrder
 from lockkit_django.orders.request import (
     guest_of,
@@ -71,8 +71,6 @@ if TYPE_CHECKING:
     from lockkit.orders.gate import Way
 
 R = TypeVar("R")
-
-LOCALE = "django.middleware.locale.LocaleMiddleware"
 
 REFUSAL = "_lockkit_reject"
 """Attribute of a response: the refusal that it shows."""
@@ -174,8 +172,7 @@ class Visit(visit.Visit):
     def respond(self, snapshot: Snapshot) -> HttpResponse:
         response = HttpResponse(snapshot.body, status=snapshot.status)
         del response.headers["Content-Type"]  # Django's default; the stored one, if any, follows
-        for name, value in snapshot.headers:
-            response.headers[name] = value
+        set_headers(response, snapshot.headers)
         return response
 
     def new_token(self) -> str:
@@ -184,7 +181,7 @@ class Visit(visit.Visit):
     def order_response(self, response: HttpResponseBase) -> OrderResponse:
         """A rendered response, without CSRF tokens; without a body if it streams."""
         body = None if response.streaming else bytes(getattr(response, "content", b""))
-        headers = [*response.items(), *_language(response)]
+        headers = [*response.items(), *set_later(response)]
         answered = OrderResponse(int(response.status_code), headers, body)
         secret = self.request.META.get("CSRF_COOKIE")
         return without_tokens(answered, _tokens_in(secret, body or b"")) if secret else answered
@@ -240,14 +237,6 @@ def _unmasked(token: str) -> str:
     mask, cipher = token[:CSRF_SECRET_LENGTH], token[CSRF_SECRET_LENGTH:]
     at = CSRF_ALLOWED_CHARS.index
     return "".join(CSRF_ALLOWED_CHARS[at(c) - at(m)] for c, m in zip(cipher, mask, strict=True))
-
-
-def _language(response: HttpResponseBase) -> list[tuple[str, str]]:
-    """The header that LocaleMiddleware is about to set for this body: a replay repeats it."""
-    language: str | None = get_language()  # None: translations are off
-    if language is None or LOCALE not in settings.MIDDLEWARE or "Content-Language" in response:
-        return []
-    return [("Content-Language", language)]
 
 
 def _pages_at(page: Any) -> list[str]:

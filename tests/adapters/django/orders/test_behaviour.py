@@ -14,6 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.urls import path
+from django.views.decorators.clickjacking import xframe_options_exempt
 from django.views.decorators.csrf import csrf_exempt
 from django_project.shop.models import Sale
 from orders_django import views
@@ -27,6 +28,7 @@ from lockkit_django.orders import idempotent
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+FRAMES = "django.middleware.clickjacking.XFrameOptionsMiddleware"
 SETTINGS = {
     "ORDER_ID": ["header:Idempotency-Key", "header:X-Order-ID", "json:order_id", "form:order_id"],
     "PATHS": [r"^/orders/"],
@@ -228,6 +230,30 @@ def test_a_session_owns_the_orders_of_a_guest_and_nobody_owns_none() -> None:
     with override_settings(MIDDLEWARE=WITHOUT_USERS):
         assert nobody.post("/orders/function", headers=headers).status_code == 400
     assert rows("function") == 2
+
+
+@xframe_options_exempt
+def framed(_: HttpRequest) -> HttpResponse:
+    return HttpResponse("framed", status=201)
+
+
+def unframed(_: HttpRequest) -> HttpResponse:
+    return HttpResponse("unframed", status=201)
+
+
+urlpatterns = [path("orders/framed", framed), path("orders/unframed", unframed)]
+
+
+@pytest.mark.parametrize(("kind", "header"), [("framed", None), ("unframed", "DENY")])
+@override_settings(ROOT_URLCONF=__name__)
+def test_a_replay_may_be_in_a_frame_if_the_first_answer_may(
+    kind: str, header: str | None, alice: Client
+) -> None:
+    with override_settings(MIDDLEWARE=[FRAMES, *settings.MIDDLEWARE]):
+        first, second = buy(alice, kind), buy(alice, kind)
+    assert (REPLAYED in first, second[REPLAYED]) == (False, "true")
+    assert [answer.get("X-Frame-Options") for answer in (first, second)] == [header, header]
+    assert not [name for name in second.headers if name.startswith(":")]
 
 
 def test_csrf_comes_first() -> None:
