@@ -12,7 +12,9 @@ from django.db import transaction
 from lockkit.leases.aio_client import AsyncLease
 from lockkit.model.errors import ConfigurationError, LeaseLost
 from lockkit.orders import gate, redis_records
+from lockkit.orders.record import storable
 from lockkit_django.orders.errors import is_answer, is_made_by_drf, is_of_check, is_of_handler
+from lockkit_django.orders.request import tell_of_new_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -102,6 +104,17 @@ class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
     cancelled request, and after a killed process."""
 
     _refused = False  #: by one of Django's checks, before the view
+    _session_key: str | None = None  #: before the view
+
+    def begin(self) -> None:
+        super().begin()
+        session = getattr(self.visit.request, "session", None)
+        self._session_key = getattr(session, "session_key", None)
+
+    def close(self, response: HttpResponseBase) -> Any:
+        if self.order.guest and storable(response.status_code):
+            tell_of_new_session(self.visit.request, self._session_key)
+        return super().close(response)
 
     def fail(self, error: BaseException) -> Any:
         self._refused = is_of_check(error)

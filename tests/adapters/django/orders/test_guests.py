@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -76,6 +77,16 @@ def test_guests(
     assert large == [200, 200 if kind == "user" else 409]
 
 
+@pytest.fixture(params=["database", "redis"])
+def _each_store(request: pytest.FixtureRequest, redis_url: str) -> Iterator[None]:
+    rules: dict[str, Any] = {"ROOT_URLCONF": __name__}
+    if request.param == "redis":
+        rules |= {"LOCKKIT": {"default": redis_url}, "LOCKKIT_ORDERS": CLAIMS}
+    with override_settings(**rules):
+        yield
+
+
+@pytest.mark.usefixtures("_each_store")
 @pytest.mark.parametrize(
     ("view", "kind", "is_told"),
     [
@@ -87,7 +98,6 @@ def test_guests(
         ("answers?size=1", "session", False),
     ],
 )
-@override_settings(ROOT_URLCONF=__name__)
 def test_a_view_that_gives_its_guest_another_session_is_told_of(
     view: str, kind: str, is_told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
