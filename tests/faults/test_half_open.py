@@ -80,6 +80,13 @@ def crowd(client: AnyClient) -> Iterator[None]:
             visitor.result()
 
 
+@pytest.fixture
+def only_doubts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence alone makes nobody ask."""
+    monkeypatch.setattr("lockkit.stores.redis.pulse.SILENCE", 600.0)
+
+
+@pytest.mark.usefixtures("only_doubts")
 def test_a_waiter_is_not_starved(scene: Scene) -> None:
     """Each message of its grant reaches nobody, so its place goes to the next. It is told so when
     it asks, doubts its subscription, and has another one soon."""
@@ -186,6 +193,7 @@ def test_what_a_thread_had_that_could_not_subscribe_is_let_go(scene: Scene) -> N
     assert [each() for each in seen] == [None]
 
 
+@pytest.mark.usefixtures("only_doubts")
 def test_what_is_told_gone_for_other_reasons_keeps_its_subscription(scene: Scene) -> None:
     """Its place was evicted: a doubt, and an answer."""
     with waiting_behind(scene):
@@ -208,6 +216,7 @@ def test_another_client_of_the_process_does_not_listen_for_it(scene: Scene) -> N
         assert len({*admin.pubsub_channels()} - {*others}) == 2
 
 
+@pytest.mark.usefixtures("only_doubts")
 def test_nobody_waits_is_no_reason_to_reconnect(scene: Scene) -> None:
     """The next one who waits notices that the subscription is gone."""
     with scene.near.lock(NAME).acquire(), pytest.raises(lockkit.AcquireTimeout):
