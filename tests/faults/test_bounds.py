@@ -7,7 +7,7 @@ import re
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
@@ -23,7 +23,7 @@ import lockkit
 from lockkit.engine import grant, state
 from lockkit.model.errors import KindMismatch, LeaseLost
 from lockkit.model.settings import settings_from_url
-from lockkit.model.types import Busy, Grant, Kind, Mode, Release, Renewal, Request, alive_for
+from lockkit.model.types import Busy, Grant, Kind, Mode, Release, Renewal, Request
 from lockkit.stores.contract import Shared
 from lockkit.stores.redis import protocol
 from lockkit.stores.redis.layout import bucket_of
@@ -38,6 +38,7 @@ SWEEP = 64
 
 NAME = "stock:42"
 COLUMNS = "id", "prefix", "name", "version", "fence", "state", "updated"
+QUEUE, WAITERS, TOMBS, ALIVE = range(1, 5)
 COMMANDS_OF_A_PASS = 12
 """In Redis, for each waiter that a step grants or finds dead."""
 
@@ -63,6 +64,24 @@ class Counted:
         before = self.count()
         step()
         return self.count() - before
+
+
+class Entries:
+    """What Redis keeps of the claims on a name, by the position in the KEYS of its scripts."""
+
+    def __init__(self, store: Counted, server: RedisServer, name: str) -> None:
+        self._keys = store.backend.store._language.keys.of_name(name)
+        self._server = server
+
+    def end(self, position: int, requests: Iterable[Request]) -> None:
+        """Their time is over, as if it had passed."""
+        with self._server.client() as admin:
+            admin.zadd(self._keys[position], {each.token: 1 for each in requests}, xx=True)
+
+    def count(self, position: int) -> int:
+        with self._server.client() as admin:
+            key = self._keys[position]
+            return int(admin.hlen(key) if position == WAITERS else admin.zcard(key))
 
 
 @pytest.fixture
@@ -169,16 +188,18 @@ def test_a_step_costs_the_same_however_many_there_are(
 
 @pytest.mark.parametrize(("kind", "use"), [*product(["in_redis"], USES), PLAIN])
 def test_a_step_passes_so_many_of_the_dead(
-    request: pytest.FixtureRequest, kind: str, use: str
+    request: pytest.FixtureRequest, kind: str, use: str, redis_server: RedisServer
 ) -> None:
     """Who is alive behind them has its turn after some more steps."""
     store: Counted = request.getfixturevalue(kind)
     holder = crowd(store, use, 1, waits=False)
+    dead = [waiter(use, holder.name) for _ in range(MANY - 1)]
     alive = waiter(use, holder.name)
-    for _ in range(MANY - 1):
-        (store.backend.acquire(waiter(use, holder.name, ttl=3.0)))
-    (store.backend.acquire(alive))
-    time.sleep(alive_for(3.0) + 0.1)
+    for each in (*dead, alive):
+        (store.backend.acquire(each))
+    entries = Entries(store, redis_server, holder.name)
+    entries.end(ALIVE, dead)
+    assert entries.count(QUEUE) == MANY
     most = grant.PASS_MOST * COMMANDS_OF_A_PASS
     poll = alive._replace(mode=Mode.POLL)
     assert store.cost(lambda: store.backend.acquire(poll)) <= most
@@ -196,11 +217,13 @@ def test_a_poll_behind_another_client_forgets_so_many_of_the_dead(
     with redis_server.client() as admin:
         admin.set(NAME, "theirs")
     backend = in_plain_keys.backend
-    for _ in range(SOME):
-        backend.acquire(waiter("mutex", NAME, ttl=3.0))
+    dead = [waiter("mutex", NAME) for _ in range(SOME)]
     alive = waiter("mutex", NAME)
-    backend.acquire(alive)
-    time.sleep(alive_for(3.0) + 0.1)
+    for each in (*dead, alive):
+        backend.acquire(each)
+    entries = Entries(in_plain_keys, redis_server, NAME)
+    entries.end(ALIVE, dead)
+    assert entries.count(QUEUE) == SOME + 1
     poll = alive._replace(mode=Mode.POLL)
     for _ in range(SOME // 16 + 1):
         assert in_plain_keys.cost(lambda: backend.acquire(poll)) <= FEW + SWEEP
