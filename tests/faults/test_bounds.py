@@ -232,6 +232,40 @@ def test_a_poll_behind_another_client_forgets_so_many_of_the_dead(
     assert busy.ahead == 0
 
 
+@pytest.mark.parametrize("kind", ["in_redis", "in_plain_keys"])
+def test_who_joins_forgets_some_of_the_dead(
+    request: pytest.FixtureRequest, kind: str, redis_server: RedisServer
+) -> None:
+    """While the name is held, nobody passes them."""
+    store: Counted = request.getfixturevalue(kind)
+    holder = crowd(store, "mutex", 1, waits=False)
+    dead = [waiter("mutex", holder.name) for _ in range(FEW)]
+    for each in dead:
+        store.backend.acquire(each)
+    entries = Entries(store, redis_server, holder.name)
+    entries.end(ALIVE, dead)
+    assert entries.count(QUEUE) == FEW
+    for _ in range(2):
+        store.backend.acquire(waiter("mutex", holder.name))
+    assert [entries.count(each) for each in (QUEUE, WAITERS, ALIVE)] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("kind", ["in_redis", "in_plain_keys"])
+def test_a_mark_of_what_was_given_up_ends_others_whose_time_is_over(
+    request: pytest.FixtureRequest, kind: str, redis_server: RedisServer
+) -> None:
+    store: Counted = request.getfixturevalue(kind)
+    given_up = [claim("mutex", unsure=True) for _ in range(FEW)]
+    for each in given_up:
+        store.backend.withdraw(each)
+    entries = Entries(store, redis_server, NAME)
+    entries.end(TOMBS, given_up)
+    assert entries.count(TOMBS) == FEW
+    for _ in range(2):
+        store.backend.withdraw(claim("mutex", unsure=True))
+    assert entries.count(TOMBS) == 2
+
+
 def test_many_are_extended_in_many_short_scripts(
     in_redis: Counted, redis_server: RedisServer
 ) -> None:
