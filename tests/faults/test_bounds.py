@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import secrets
 import sqlite3
@@ -23,7 +24,8 @@ import lockkit
 from lockkit.engine import grant, state
 from lockkit.model.errors import KindMismatch, LeaseLost
 from lockkit.model.settings import settings_from_url
-from lockkit.model.types import Busy, Grant, Kind, Mode, Release, Renewal, Request
+from lockkit.model.types import Busy, Grant, Kind, Mode, Owner, Release, Renewal, Request
+from lockkit.runtime import process
 from lockkit.stores.contract import Shared
 from lockkit.stores.redis import protocol
 from lockkit.stores.redis.layout import bucket_of
@@ -302,6 +304,24 @@ def test_those_who_share_a_row_are_extended_at_once(in_sql: Counted) -> None:
     renewals = extend(1, readers[0], gone, others, *readers[1:])  # held up on their way
     assert [renewal.left is None for renewal in renewals] == [False, True, *[False] * FEW]
     assert all(renewal.left is None or renewal.left > 500 for renewal in renewals)
+
+
+def test_a_process_is_looked_at_once_however_many_claims_it_has(
+    in_sql: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the database is locked for others."""
+    for number in range(FEW):
+        owner = process.owner_text(f"reader {number}", f"thread {number}")
+        assert isinstance(in_sql.backend.acquire(claim("reader", owner=owner)), Grant)
+    looked: list[int] = []
+
+    def is_dead(owner: Owner) -> bool:
+        looked.append(owner.pid)
+        return False
+
+    monkeypatch.setattr(process, "is_dead", is_dead)
+    assert isinstance(in_sql.backend.acquire(claim("reader")), Grant)
+    assert looked == [os.getpid()]
 
 
 @pytest.mark.parametrize("use", ["semaphore", "reader"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Mapping, Sequence
 
@@ -25,13 +26,19 @@ def stored(request: Request) -> Request:
 def taken_over(
     state: grant.State, request: Request, now: int
 ) -> grant.Outcome[Grant | Busy | Gone]:
-    """Acquire after what dead processes hold has expired, and dead waiters at the head have."""
+    """Acquire after what dead processes hold has expired, and dead waiters at the head have. Each
+    process is looked at once, however many claims it has."""
+    look = functools.cache(process.is_dead)
+
+    def is_dead(owner: str) -> bool:
+        return look(Owner.decode(owner)._replace(thread="", label=""))
+
     for holder in state.holders:
-        if holder.until > now and process.is_dead(Owner.decode(holder.owner)):
+        if holder.until > now and is_dead(holder.owner):
             holder.until = now
     for waiter in state.queue:
         if waiter.alive > now:
-            if not process.is_dead(Owner.decode(waiter.owner)):
+            if not is_dead(waiter.owner):
                 break
             waiter.alive = now
     return grant.acquire(state, request, now)
