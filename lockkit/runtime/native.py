@@ -42,11 +42,23 @@ def refuse_return(mutex: Any) -> None:
 
 
 def start(target: Callable[..., object], arguments: tuple[Any, ...], name: str) -> None:
-    """Start a real thread that the interpreter does not wait for. Raises RuntimeError."""
+    """Start a real thread that the interpreter does not wait for. Raises RuntimeError.
+
+    ``Thread.start`` waits on an Event, whose own lock an interrupt leaves half-way. So another
+    thread, in which no handler of a signal runs, calls it."""
+    start_new_thread = _original("start_new_thread")
     if is_patched():
-        _original("start_new_thread")(target, arguments)
+        start_new_thread(target, arguments)
     else:
-        threading.Thread(target=target, args=arguments, name=name, daemon=True).start()
+        thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
+        start_new_thread(_start, (thread,))
+
+
+def _start(thread: threading.Thread) -> None:
+    try:
+        thread.start()
+    except RuntimeError:  # no more threads: this one does its work
+        thread.run()
 
 
 class Wake:

@@ -200,6 +200,24 @@ def test_a_close(
     nothing_is_held(other, locks)
 
 
+@on_one
+def test_a_first_acquire(url: str, other: LockClient, elsewhere: ThreadPoolExecutor) -> None:
+    """It starts the watchdog's thread, which another client has not."""
+    kept: list[LockClient] = []
+
+    def step(at: int) -> Callable[[], object]:
+        kept.append(lockkit.connect(url, ttl=TTL, max_hold=None))
+        return kept[-1].lock(f"f{at}").acquire
+
+    def works(where: str) -> None:
+        client = kept.pop()
+        Works(client, elsewhere)(where)
+        client.close()
+
+    assert interrupted_everywhere(step, works, "/runtime/native.py") > 2
+    eventually(lambda: not [i for i in other.holders() if i.state == "held"])
+
+
 class TestWaits:
     """Together they take as long as the others: a class can go to another worker."""
 
