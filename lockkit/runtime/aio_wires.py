@@ -85,12 +85,22 @@ class ThreadWire(AsyncLocalWire):
             ended = asyncio.wrap_future(before)
             ended.add_done_callback(_heed)
             await asyncio.wait([ended])
-        future = self._threads(lane).submit(function)
+        turn = Future[None]()
+        try:
+            self._note(route, turn)  # first: an interrupt may come when the call has begun
+            future = self._threads(lane).submit(_make, function, turn)
+            self._note(route, future)
+        except BaseException:
+            turn.cancel()  # in vain if it has begun: then the next one on its route waits for it
+            raise
+        return await asyncio.wrap_future(future)
+
+    def _note(self, route: Hashable, future: Future[Any]) -> None:
+        """It is the last on its route until it is done."""
         if route is not None:
             with self._mutex:
                 self._last[route] = future
             future.add_done_callback(lambda _: self._over(route, future))
-        return await asyncio.wrap_future(future)
 
     def _over(self, route: Hashable, future: Future[Any]) -> None:
         with self._mutex:  # this runs in the thread that made the call
@@ -121,6 +131,16 @@ def _in_time(function: Callable[[], Any]) -> Callable[[], Any]:
         return function()
 
     return begin
+
+
+def _make(function: Callable[[], Any], turn: Future[None]) -> Any:
+    """Make the call, unless its turn was cancelled before."""
+    if not turn.set_running_or_notify_cancel():
+        return None
+    try:
+        return function()
+    finally:
+        turn.set_result(None)
 
 
 def _heed(ended: asyncio.Future[Any]) -> None:
