@@ -180,7 +180,7 @@ def _check_shown(store: Used, rows: list[LockInfo], other: LayoutMismatch | None
         json.dumps(as_json(row), allow_nan=False)
         assert all(isinstance(column.cell(row), str) for column in WIDE)
     others = _outcome(store.backend.prefixes)
-    assert isinstance(others, dict | LockError)
+    assert isinstance(others, dict | LockError | None)
 
 
 def _check_repair(store: Used, before: Any, rows: list[LockInfo]) -> None:

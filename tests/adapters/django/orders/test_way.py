@@ -18,7 +18,7 @@ from lockkit_django import locks
 from lockkit_django.models import OrderRecord
 
 MOST_FILES = 30
-MOST_OF_DJANGO = 7
+MOST_OF_DJANGO = 8
 LINES = 300
 
 

@@ -56,9 +56,7 @@ def check_form() -> None:
         flask.abort(400)
 
 
-def test_each_asker_gets_a_token_of_its_own(
-    shop: Flask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_asker_gets_a_token_of_its_own(shop: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
     headers = {"X-User": "alice", "X-Order-ID": "A-1"}
     first, later = shop.test_client(), shop.test_client()
     answers = []
