@@ -10,9 +10,10 @@ from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 from django.utils.decorators import method_decorator
 from django.views import View
-from entered import calls_of_ours
+from entered import calls_of_ours, is_calm
 from garbage import collected
 
+from lockkit.testing.conformance.base import eventually
 from lockkit_django import lock_view, locks
 
 MOST_CALLS = 50
@@ -35,6 +36,8 @@ LOCK = {}
 def test_a_locked_view_adds_few_calls_to_its_lock() -> None:
     LOCK["it"] = locks["default"].lock("stock:42")
     request = RequestFactory().post("/stock/42")
+    locked(request, sku="42")
+    eventually(lambda: is_calm(locks["default"]))
     calls = {}
     for view in (locked, by_hand):
         calls[view] = calls_of_ours(lambda view=view: view(request, sku="42"))  # type: ignore[misc]

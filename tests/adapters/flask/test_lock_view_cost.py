@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from entered import calls_of_ours
+from entered import calls_of_ours, is_calm
 
+from lockkit.testing.conformance.base import eventually
 from lockkit_flask import lock_view, locks
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ def test_a_locked_view_adds_few_calls_to_its_lock(make_app: Callable[..., Flask]
             return ""
 
     client = app.test_client()
+    client.post("/locked/42")
+    with app.app_context():
+        eventually(lambda: is_calm(locks["default"]))
     calls = {}
     for path in ("/locked/42", "/by-hand/42"):
         calls[path] = calls_of_ours(lambda path=path: client.post(path))  # type: ignore[misc]
