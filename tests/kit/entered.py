@@ -22,8 +22,9 @@ PACKAGES = ("lockkit", "lockkit_django", "lockkit_flask")
 
 def files_entered(call: Callable[[], Any]) -> Counter[str]:
     """How often a function of each file is called, in this thread and in those that it starts.
-    Finalizers of older garbage do not count."""
+    Finalizers of older garbage do not count, nor threads that begin now but were started before."""
     found: Counter[str] = Counter()
+    others = {*threading.enumerate()}
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         path = Path(frame.f_code.co_filename)
@@ -32,10 +33,14 @@ def files_entered(call: Callable[[], Any]) -> Counter[str]:
             if name.parts[0] in PACKAGES:
                 found[str(name)] += 1
 
+    def note_elsewhere(frame: FrameType, event: str, argument: Any) -> None:
+        if threading.current_thread() not in others:
+            note(frame, event, argument)
+
     collected()
     collects = gc.isenabled()
     gc.disable()
-    threading.setprofile(note)
+    threading.setprofile(note_elsewhere)
     sys.setprofile(note)
     try:
         call()
