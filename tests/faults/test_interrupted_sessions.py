@@ -1,19 +1,17 @@
-"""The interrupts of ``test_interrupts`` where each claim has a session with a database server.
-
-Of these stores themselves: the code that all stores share is interrupted there."""
+"""What ends the steps of a claim that has a session with a database server, beside the interrupts
+of ``test_interrupts``: an exception of a task's time limit, and a handler that uses the lease."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
 from garbage import collected
-from interrupted_places import OpenBlock, Works, interrupted_everywhere
-from interrupted_stores import LONG_TTL, MOMENT, MOST, PATIENT, TTL
-from interrupting import Interrupt, TimeLimit
+from interrupted_places import Works, interrupted_everywhere
+from interrupted_stores import LONG_TTL, MOMENT, MOST, TTL
+from interrupting import TimeLimit
 from servers_of_sessions import SERVERS, Kind, SessionServer
 
 import lockkit
@@ -59,36 +57,8 @@ def works(locks: LockClient) -> Iterator[Works]:
         yield Works(locks, threads)
 
 
-def test_an_acquire(locks: LockClient, server: SessionServer, works: Works) -> None:
-    assert interrupted_everywhere(lambda at: locks.lock(f"a{at}").acquire, works, STORE) > 40
-    nothing_is_held(server, "a")
-
-
-def test_a_release(locks: LockClient, server: SessionServer, works: Works) -> None:
-    kept: list[Lease] = []
-
-    def step(at: int) -> Callable[[], object]:
-        kept.append(locks.lock(f"r{at}").acquire())
-        return kept[-1].release
-
-    assert interrupted_everywhere(step, works, STORE) > 40
-    kept[:] = [lease for lease in kept if lease.released]
-    nothing_is_held(server, "r")
-
-
-def test_a_block_that_the_garbage_collector_ends(
+def test_an_extension_that_a_time_limit_ends(
     locks: LockClient, server: SessionServer, works: Works
-) -> None:
-    block = OpenBlock(locks)
-    assert interrupted_everywhere(block.step, works, STORE, block.end) > 40
-    block.end()
-    nothing_is_held(server, "g")
-    nothing_is_held(server, "o")
-
-
-@pytest.mark.parametrize("kind", [Interrupt, TimeLimit])
-def test_an_extension(
-    locks: LockClient, server: SessionServer, works: Works, kind: type[BaseException]
 ) -> None:
     """A lease whose session did not survive the interrupt is lost, and says so."""
     kept: list[Lease] = []
@@ -100,7 +70,7 @@ def test_an_extension(
         kept.append(locks.lock(f"e{at}", ttl=LONG_TTL).acquire())
         return kept[-1].extend
 
-    assert interrupted_everywhere(step, works, STORE, kind=kind) > 40
+    assert interrupted_everywhere(step, works, STORE, kind=TimeLimit) > 40
     kept.pop().release()
     nothing_is_held(server, "e")
 
@@ -128,29 +98,8 @@ def test_an_extension_of_a_lease_that_the_handler_of_a_signal_gives_back(
     nothing_is_held(server, "h")
 
 
-def test_a_wait(locks: LockClient, other: LockClient, server: SessionServer, works: Works) -> None:
-    """The holder releases meanwhile."""
-    threads: list[threading.Timer] = []
-
-    def step(at: int) -> Callable[[], object]:
-        holder = other.lock(f"w{at}").acquire()
-        threads.append(threading.Timer(MOMENT, holder.release))
-        threads[-1].start()
-        return locks.lock(f"w{at}", timeout=PATIENT).acquire
-
-    assert interrupted_everywhere(step, works, STORE) > 40
-    for thread in threads:
-        thread.join()
-    nothing_is_held(server, "w")
-
-
-@pytest.mark.parametrize("kind", [Interrupt, TimeLimit])
-def test_a_wait_in_vain(
-    locks: LockClient,
-    other: LockClient,
-    server: SessionServer,
-    works: Works,
-    kind: type[BaseException],
+def test_a_wait_that_a_time_limit_ends(
+    locks: LockClient, other: LockClient, server: SessionServer, works: Works
 ) -> None:
     with other.lock("v").acquire():
         assert server.locked(["v"])
@@ -160,7 +109,7 @@ def test_a_wait_in_vain(
             with pytest.raises(lockkit.AcquireTimeout):
                 lock.acquire(MOMENT)
 
-        assert interrupted_everywhere(lambda _: wait, works, STORE, kind=kind) > 40
+        assert interrupted_everywhere(lambda _: wait, works, STORE, kind=TimeLimit) > 40
         eventually(lambda: not server.waiters())
     nothing_is_held(server, "v")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,8 +11,10 @@ from cache_settings import cache
 from database_settings import complete, sqlite
 from django.db import connections
 from django.test import override_settings
+from five_nodes import five_nodes
 from lock_tables import table_at
 from redis_family import ClusterGroup, SentinelGroup
+from servers_of_sessions import SERVERS, Kind
 
 from lockkit.testing.servers import RedisServer, ZooKeeperServer
 
@@ -98,20 +100,44 @@ def zookeeper(request: pytest.FixtureRequest) -> Iterator[str]:
         yield server.url
 
 
+@contextmanager
+def redlock(_: pytest.FixtureRequest) -> Iterator[str]:
+    with five_nodes(count=3) as nodes:
+        yield nodes.url()
+
+
+def sessions(kind: Kind) -> Store:
+    """A claim has a session with a server of databases."""
+
+    @contextmanager
+    def store(request: pytest.FixtureRequest) -> Iterator[str]:
+        with kind.of(request) as server:
+            yield f"{server.url}&max_sessions=80"
+
+    store.__name__ = kind.name.replace(" ", "_")
+    return store
+
+
+Store = Callable[[pytest.FixtureRequest], AbstractContextManager[str]]
+
 ONE = redis
 """Where the code that all stores share is interrupted as well."""
 
-STORES = [memory, sqlite_file, postgresql, redis]
-OTHERS = [
+STORES: list[Store] = [
+    memory,
+    sqlite_file,
+    postgresql,
     mariadb,
     django_database,
+    redis,
     django_cache,
     redis_sentinel,
     redis_cluster,
     plain_keys,
+    redlock,
     zookeeper,
+    *map(sessions, SERVERS),
 ]
-"""The same code over other connections, or with other scripts: a block and a wait go through it."""
 
 
 def below(url: str) -> str:

@@ -80,7 +80,7 @@ class Interrupting:
         self._outside = sys._getframe(1)
         self._watched = watched()
         self._watched.__enter__()
-        _begin(self._each)
+        _begin(self._each, self._last)
         return self
 
     def __exit__(
@@ -106,6 +106,11 @@ class Interrupting:
             and _handlers(code, before) == _handlers(code, here)
             and self._is_place(frame)
         ):
+            self._look(frame)
+
+    def _last(self, frame: FrameType) -> None:
+        """At the end of a call of a function in C that is the last of a ``try``."""
+        if not self._is_elsewhere() and self._is_place(frame):
             self._look(frame)
 
     def _is_elsewhere(self) -> bool:
@@ -136,6 +141,7 @@ class Interrupting:
 
 
 Each = Callable[[FrameType, int, int], None]
+Last = Callable[[FrameType], None]
 
 if sys.version_info >= (3, 12):
     # settrace does not tell of every instruction: on 3.13 not of those in frames that are open.
@@ -154,7 +160,7 @@ if sys.version_info >= (3, 12):
             is_new = not sys.monitoring.get_local_events(TOOL, code)
             if is_new and code.co_filename.startswith((*OURS, *STOOD_ON)):
                 found.append(code)
-                sys.monitoring.set_local_events(TOOL, code, EVENTS.INSTRUCTION)
+                sys.monitoring.set_local_events(TOOL, code, EVENTS.INSTRUCTION | EVENTS.CALL)
             return sys.monitoring.DISABLE
 
         sys.monitoring.use_tool_id(TOOL, "interrupts")
@@ -172,7 +178,7 @@ if sys.version_info >= (3, 12):
             sys.monitoring.register_callback(TOOL, EVENTS.PY_RESUME, None)
             sys.monitoring.free_tool_id(TOOL)
 
-    def _begin(each: Each) -> None:
+    def _begin(each: Each, last: Last) -> None:
         done: dict[int, tuple[CodeType, int]] = {}  #: by the frame's id: its last instruction
 
         def before(code: CodeType, offset: int) -> object:
@@ -189,10 +195,16 @@ if sys.version_info >= (3, 12):
                 each(frame, last, offset)
             return None
 
+        def returned(code: CodeType, offset: int, *_: object) -> None:
+            if offset in _ends_a_try(code) and _is_ours(frame := sys._getframe(1)):
+                last(frame)
+
         sys.monitoring.register_callback(TOOL, EVENTS.INSTRUCTION, before)
+        sys.monitoring.register_callback(TOOL, EVENTS.C_RETURN, returned)
 
     def _end() -> None:
         sys.monitoring.register_callback(TOOL, EVENTS.INSTRUCTION, None)
+        sys.monitoring.register_callback(TOOL, EVENTS.C_RETURN, None)
 
     @functools.cache
     def _matter(code: CodeType) -> frozenset[int]:
@@ -213,7 +225,15 @@ else:
     def watched() -> Iterator[None]:
         yield
 
-    def _begin(each: Each) -> None:
+    def _begin(each: Each, last: Last) -> None:
+        def profile(frame: FrameType, event: str, _: object) -> None:
+            if (
+                event == "c_return"
+                and _is_ours(frame)
+                and frame.f_lasti in _ends_a_try(frame.f_code)
+            ):
+                last(frame)
+
         def trace(frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
             if event != "call" or not _is_ours(frame):
                 return None
@@ -221,6 +241,7 @@ else:
             return _follow(each, frame.f_code, frame.f_lasti)
 
         sys.settrace(trace)
+        sys.setprofile(profile)
 
     def _follow(each: Each, code: CodeType, last: int) -> Callable[..., Any]:
         """A call, or a generator that goes on. It is told of each instruction: it must be fast."""
@@ -237,6 +258,7 @@ else:
         return trace
 
     def _end() -> None:
+        sys.setprofile(None)
         sys.settrace(None)
 
 
@@ -265,6 +287,16 @@ def _resumes(code: CodeType) -> dict[int, int]:
     """Where it begins or goes on, and which of these it is."""
     found = dis.get_instructions(code)
     return {i.offset: (i.arg or 0) & 3 for i in found if i.opcode == RESUMES}
+
+
+@functools.cache
+def _ends_a_try(code: CodeType) -> frozenset[int]:
+    """The calls after which others handle what is raised."""
+    return frozenset(
+        one.offset
+        for one, following in itertools.pairwise(dis.get_instructions(code))
+        if one.opcode in CALLS and _handlers(code, one.offset) != _handlers(code, following.offset)
+    )
 
 
 @functools.cache

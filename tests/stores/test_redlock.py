@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from itertools import count
 
 import pytest
 from five_nodes import Nodes, five_nodes
@@ -40,9 +39,6 @@ LONG = 60.0
 
 AT_ONCE = 15.0
 """Seconds, on a machine that stalls: much less than a node may take."""
-
-EACH_FIFTH = 5
-"""Of the places in which an interrupt can come: each place takes two blocks."""
 
 TWO = ["pause", "kill"]
 """How nodes fail: silent, their connections open; or gone."""
@@ -439,49 +435,6 @@ def test_cancelling_at_any_moment_leaves_nothing(nodes: Nodes, free: bool) -> No
         nodes.take("a", 0, 1, 2)
     asyncio.run(scene())
     eventually(lambda: nodes.kept() == ([[]] * 5 if free else [["lockkita"]] * 3 + [[]] * 2))
-
-
-@pytest.mark.filterwarnings("ignore:.*was never released:ResourceWarning")
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-@pytest.mark.parametrize("api", ["sync", "async"])
-def test_an_interrupt_in_a_block(nodes: Nodes, api: Api) -> None:
-    """The client works in other threads and tasks, and what was left behind ends with its TTL."""
-    three = nodes[:3].url(socket_timeout=30)
-    places = blocking_places(three) if api == "sync" else asyncio.run(places_of_tasks(three))
-    assert places > 100
-    eventually(lambda: not any(nodes.kept()))
-    collected()
-
-
-def blocking_places(url: str) -> int:
-    with lockkit.connect(url, ttl=6) as client, ThreadPoolExecutor(1) as elsewhere:
-        lock, pair = client.lock("a"), client.lock("b", timeout=AT_ONCE)
-        for at in count(1, EACH_FIFTH):
-            with Interrupting(at) as interrupting, lock:
-                pass
-            assert elsewhere.submit(lambda: pair.acquire().release()).result()
-            if not interrupting.where:
-                return at - 1
-    raise AssertionError
-
-
-async def places_of_tasks(url: str) -> int:
-    async with aio.connect(url, ttl=6) as client:
-        for at in count(1, EACH_FIFTH):
-            where = await asyncio.create_task(interrupted(client, at))
-            assert await (await client.lock("b", timeout=AT_ONCE).acquire()).release()
-            if not where:
-                return at - 1
-    raise AssertionError
-
-
-async def interrupted(client: aio.AsyncLockClient, at: int) -> str:
-    with Interrupting(at) as interrupting:
-        async with client.lock("a"):
-            pass
-    return interrupting.where
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")

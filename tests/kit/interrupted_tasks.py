@@ -1,0 +1,68 @@
+"""Interrupts what asyncio awaits in each of its places, as ``interrupted_places`` does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import math
+from collections.abc import Awaitable, Callable
+
+from interrupted_stores import LONG_TTL, MOST, PATIENT, SOON, TRIES
+from interrupting import Interrupting, watched
+
+import lockkit
+from lockkit import aio
+from lockkit.model.clock import now
+from lockkit.stores.contract import Pushed
+
+Run = Callable[[], Awaitable[object]]
+Step = Callable[[int], Awaitable[Run]]
+
+
+async def interrupted_everywhere(step: Step, locks: aio.AsyncLockClient, below: str = "") -> int:
+    """Run it again and again, each time interrupted one place later, until it ends before that."""
+    numbers = itertools.count(1)
+    with watched():
+        for at in range(1, MOST):
+            for _ in range(TRIES):  # the next if the machine has stalled; a defect does it again
+                run = await step(next(numbers))
+                began = now()
+                try:
+                    where = await asyncio.create_task(interrupted(at, run, below))
+                    del run
+                    await hands_on(locks)
+                    took = now() - began
+                except (lockkit.LeaseLost, lockkit.BackendError) as error:
+                    where, took = str(error), math.inf
+                    print("RETRY", at, repr(error))
+                if took < 2 * SOON:
+                    break
+            else:
+                raise AssertionError(f"{took:.1f} s, {TRIES} times, interrupted at {where}")
+            if not where:
+                return at - 1
+    raise AssertionError(f"more than {MOST} places")
+
+
+async def interrupted(at: int, run: Run, below: str) -> str:
+    with Interrupting(at, below) as interrupting:
+        await run()
+    return interrupting.where
+
+
+async def hands_on(locks: aio.AsyncLockClient) -> None:
+    """From this task to another one, by a message, if the store has such."""
+    if not isinstance(locks.store, Pushed):
+        async with locks.lock("after", ttl=LONG_TTL, timeout=PATIENT):
+            return
+    lock = locks.lock("handed", ttl=LONG_TTL, timeout=LONG_TTL)
+    async with contextlib.AsyncExitStack() as stack, lock:
+        waiting = asyncio.create_task(lock.acquire())
+        stack.push_async_callback(given_back, waiting)
+        while not getattr(await locks.inspect("handed"), "waiters", 0):
+            assert not waiting.done()
+
+
+async def given_back(waiting: asyncio.Task[aio.AsyncLease]) -> None:
+    await (await waiting).release()
