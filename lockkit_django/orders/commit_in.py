@@ -133,7 +133,7 @@ class OwnTransaction(OrderInDatabase):
         done = self.orders.running(self.order)._replace(state=RecordState.TOMBSTONE)
         try:
             replaces, wait = self.decision.replaces, self.orders.settings.wait
-            with typed_errors():
+            with typed_errors(self._using):
                 rows.insert(Sql(connections[self._using]), done, replaces=replaces, wait=wait)
         except DuplicateKeyError:
             raise self._stop(None) from None

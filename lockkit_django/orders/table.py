@@ -44,12 +44,12 @@ class OrderTable(Table):
 
     def find(self, key: str, *, fresh: bool) -> Record | None:
         alias = self.using if fresh or self._using else router.db_for_read(OrderRecord)
-        with typed_errors():
+        with typed_errors(alias):
             return rows.find(Sql(connections[alias]), key)
 
     @contextmanager
     def begin(self) -> Iterator[Sql]:
-        with typed_errors(), transaction.atomic(using=self.using, durable=True):
+        with typed_errors(self.using), transaction.atomic(using=self.using, durable=True):
             yield Sql(connections[self.using])
 
 
@@ -94,11 +94,12 @@ def _is_djangos(kind: type[Any]) -> bool:
 
 
 @contextmanager
-def typed_errors() -> Iterator[None]:
+def typed_errors(using: str) -> Iterator[None]:
     """Raise lockkit's errors for the database's, such as DuplicateKeyError for an existing key."""
     try:
         yield
     except (DatabaseError, InterfaceError) as error:
         from lockkit.stores.sql.vendors import unavailable
 
-        raise typed(error, unavailable, "run 'manage.py migrate lockkit_django'") from error
+        remedy = f"run 'manage.py migrate lockkit_django --database {using}'"
+        raise typed(error, unavailable, remedy) from error

@@ -97,7 +97,7 @@ class SharedTransaction(OrderInDatabase):
         super().begin()
         try:
             self._enter_block()
-            with typed_errors():
+            with typed_errors(self._using):
                 self._insert(Sql(self._connection), self.orders.running(self.order))
             if self.visit.next_is_view:
                 self._be_request_block()
