@@ -20,6 +20,7 @@ from redis.crc import key_slot
 
 import lockkit
 from lockkit import aio
+from lockkit.compat.redis import Lock
 from lockkit.model.errors import (
     AcquireTimeout,
     BackendError,
@@ -41,6 +42,11 @@ from lockkit.testing.store import Store
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
 
 NAME = "stock:42"
+
+KEPT, DAY = 600_000, 86_400_000
+"""Milliseconds."""
+
+WITHOUT_TTL = -1
 
 
 @pytest.fixture
@@ -86,7 +92,22 @@ def test_nothing_lies_beside_a_key_for_ever(locks: lockkit.LockClient, other: re
         locks.lock("theirs").acquire(timeout=0.05)
     left = [key for key in other.scan_iter() if key != b"theirs"]
     assert left
-    assert all(0 < other.pttl(key) <= 10 * 60 * 1000 for key in left)
+    assert all(0 < other.pttl(key) <= KEPT for key in left)
+
+
+@pytest.mark.parametrize("ended_by", ["somebody", "an operator"])
+def test_nor_beside_one_without_a_ttl(
+    locks: lockkit.LockClient, other: redis.Redis, ended_by: str
+) -> None:
+    """Its holder has died, and does not release it."""
+    assert other.lock(NAME, lock_class=Lock).acquire()
+    assert other.pttl(NAME) == WITHOUT_TTL
+    assert max(map(other.pttl, other.scan_iter())) <= DAY + KEPT
+    if ended_by == "somebody":
+        other.delete(NAME)
+    else:
+        assert locks.repair(NAME)
+        assert all(0 < other.pttl(key) <= 30_000 + KEPT for key in other.scan_iter())
 
 
 @pytest.mark.parametrize("holder", ["lockkit", "redis-py", "django-redis"])
@@ -447,7 +468,7 @@ def test_full_memory_refuses_new_locks_and_lets_go_of_old_ones(
 
 
 def test_what_it_cannot_do_is_refused(locks: lockkit.LockClient) -> None:
-    told = r"there are no semaphores and .*; .* redis:// \(with protocol=plain only for mutexes\)"
+    told = r"there are no semaphores and .*; .* redis:// without protocol=plain"
     with pytest.raises(UnsupportedCapability, match=told):
         locks.semaphore(NAME, 3)
     with pytest.raises(UnsupportedCapability):

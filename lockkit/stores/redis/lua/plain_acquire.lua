@@ -13,7 +13,7 @@ if record and holder == token then
     expire_after(ttl)
     redis.call('HSET', KEYS[1], field, string.sub(record, 1, 34) .. us(now + ttl)
       .. string.sub(record, 51, 82) .. stamp .. string.sub(record, 99))
-    redis.call('PEXPIRE', KEYS[1], math.ceil(ttl / 1000) + KEPT)
+    remember(ttl)
   end
   return redis.status_reply(string.format('G %s %.0f', string.sub(record, 51, 66), rest))
 end

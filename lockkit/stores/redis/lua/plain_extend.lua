@@ -8,6 +8,6 @@ expire_after(ttl)
 if known then
   redis.call('HSET', KEYS[1], field, string.sub(record, 1, 34) .. us(now + ttl)
     .. string.sub(record, 51, 82) .. stamp .. number .. string.sub(record, 115))
-  redis.call('PEXPIRE', KEYS[1], math.ceil(ttl / 1000) + KEPT)
+  remember(ttl)
 end
 return { 1 }

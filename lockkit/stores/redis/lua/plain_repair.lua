@@ -3,6 +3,7 @@
 local done, value = 0, redis.pcall('GET', KEYS[6])
 if type(value) == 'string' and redis.call('PTTL', KEYS[6]) == -1 then
   done = redis.call('PEXPIRE', KEYS[6], milliseconds(ARGV[1]))
+  remember(tonumber(ARGV[1]))
 end
 local known = readable(redis.pcall('HMGET', KEYS[1], 'r'))
 if not known or known[1] and not is_whole(known[1]) or not waiting(KEYS[2], KEYS[3], KEYS[5], true)

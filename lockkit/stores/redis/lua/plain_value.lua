@@ -6,7 +6,7 @@
 --             lease that an operator broke: 'fence when who'
 --   2 queue, 3 waiters, 4 tombs, 5 alive as in store.lua
 --   6 key     string: the value of the holder. Clients of all kinds write it.
--- What the key holds decides. What lies beside it outlives it by the grace period.
+-- What the key holds decides.
 local FOREVER = 900000000000000 -- µs: a claim for longer gets a key without a TTL
 
 -- The value of the key for a claim: its token; or what follows that, in hex.
@@ -19,6 +19,13 @@ end
 local function milliseconds(us) return string.format('%.0f', math.max(math.ceil(us / 1000), 1)) end
 
 local KEPT = 600000 -- ms: the grace period
+local DAY = 86400000 -- ms
+
+-- What lies beside the key outlives it by the grace period; beside a key without a TTL, which others
+-- may delete or repair, it is there for a day.
+local function remember(ttl)
+  redis.call('PEXPIRE', KEYS[1], (ttl < FOREVER and math.ceil(ttl / 1000) or DAY) + KEPT)
+end
 
 local function write(token, until_, fence, rest, queued)
   local ttl = until_ - now
@@ -29,5 +36,5 @@ local function write(token, until_, fence, rest, queued)
   end
   redis.call('HSET', KEYS[1], 'f', fence, 't', token, 'r', 'M' .. queued .. string.rep('0', 32)
     .. us(until_) .. fence .. stamp .. stamp .. us(0) .. rest)
-  redis.call('PEXPIRE', KEYS[1], math.ceil(ttl / 1000) + KEPT)
+  remember(ttl)
 end
