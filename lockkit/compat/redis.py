@@ -71,6 +71,7 @@ class Lock(Queueing, redis.lock.Lock):
         woken, by a message or, if the holder's lock is redis-py's, within 50 ms."""
         claim = self._claim(sleep, blocking, blocking_timeout, token, process.owner_text(""))
         if claim is None:
+            self.local.acquisition = None
             return bool(super().acquire(sleep, blocking, blocking_timeout, token))
         client, before = self._client(), self._acquisition
         try:
@@ -137,6 +138,7 @@ class AsyncLock(Queueing, redis.asyncio.lock.Lock):
         """As redis-py's; see ``Lock.acquire``. Cancelling it leaves neither a key nor a waiter."""
         claim = self._claim(None, blocking, blocking_timeout, token, process.owner_text(""))
         if claim is None:
+            self.local.acquisition = None
             return bool(await super().acquire(blocking, blocking_timeout, token))
         client, before = self._client(), self._acquisition
         try:
