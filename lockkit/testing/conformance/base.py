@@ -18,7 +18,15 @@ from lockkit.stores import contract
 from lockkit.stores.registry import load_store
 from lockkit.testing.agent import Agent, Crew
 from lockkit.testing.blocking import AnyClient, Api, BlockingClient, client_of
-from lockkit.testing.conformance.choice import PROCESSES, Wanted, Without, needs, test_of, wanted_by
+from lockkit.testing.conformance.choice import (
+    PROCESSES,
+    Wanted,
+    Without,
+    needs,
+    replaced_in,
+    test_of,
+    wanted_by,
+)
 from lockkit.testing.faulty import Fault, give_faulty_wires
 from lockkit.testing.store import Store
 
@@ -117,7 +125,7 @@ class Suite:
     def __init_subclass__(cls) -> None:
         """Take out the tests that do not apply: a skipped test looks like a missing server."""
         super().__init_subclass__()
-        by_hand = [n for n, test in vars(cls).items() if n.startswith("test_") and test is None]
+        by_hand = replaced_in(cls)
         if by_hand:
             raise TypeError(f"{cls.__name__} switches off {by_hand}: its traits say what it can do")
         if not cls.schemes:

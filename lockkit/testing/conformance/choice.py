@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from lockkit.stores import contract
 from lockkit.testing.store import Store
 
-__all__ = ["PROCESSES", "Wanted", "Without", "needs", "test_of", "wanted_by"]
+__all__ = ["PROCESSES", "Wanted", "Without", "needs", "replaced_in", "test_of", "wanted_by"]
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 
@@ -39,6 +39,25 @@ def needs(*wanted: Wanted) -> Callable[[Test], Test]:
 def test_of(suite: type, name: str) -> Any:
     """The test with this name, even if a base class took it out: that was for another store."""
     return next(filter(None, (vars(kind).get(name) for kind in suite.__mro__)), None)
+
+
+def replaced_in(suite: type) -> list[str]:
+    """The tests of ours that this class, or one that is mixed in, defines anew: a pass or a skip
+    would look like a promise that was kept."""
+    if _is_ours(suite):
+        return []
+    ours = {name for kind in suite.__mro__ if _is_ours(kind) for name in vars(kind)}
+    return [
+        name
+        for kind in suite.__mro__
+        for name, test in vars(kind).items()
+        if name.startswith("test_") and name in ours and not _is_ours(kind)
+        if kind is suite or not (test is None or _is_ours(test))
+    ]
+
+
+def _is_ours(what: Any) -> bool:
+    return str(what.__module__).startswith(f"{__package__}.")
 
 
 def wanted_by(suite: type, name: str) -> tuple[Wanted, ...]:

@@ -136,6 +136,23 @@ def test_no_test_is_switched_off_by_hand() -> None:
             test_busy_at_once = None  # type: ignore[assignment]
 
 
+class Passing:
+    def test_busy_at_once(self) -> None:
+        """And promises nothing."""
+
+
+def test_nor_replaced() -> None:
+    with pytest.raises(TypeError, match="test_busy_at_once"):
+
+        class _(StoreConformance):
+            test_busy_at_once = Passing.test_busy_at_once  # type: ignore[assignment]
+
+    with pytest.raises(TypeError, match="test_busy_at_once"):
+
+        class _Mixed(Passing, StoreConformance):  # type: ignore[misc]
+            pass
+
+
 def asked(suite: type[StoreConformance]) -> set[str]:
     return {each for each in dir(suite) if each.startswith("test_") and getattr(suite, each)}
 
