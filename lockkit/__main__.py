@@ -90,19 +90,19 @@ def _parser(options: argparse.ArgumentParser) -> _Parser:
 
 
 def _url(given: str | None, parser: _Parser, *, runs: bool) -> str:
-    """The URL to use. A value on the command line that is not a URL is a usage error."""
+    """The URL to use. One that is wrong is a usage error, wherever it is from."""
+    url = given or ""
     try:
-        if given is None:
-            url = default_url()
-            if runs and (text := unchosen(url)):
-                sys.stderr.write(f"lockkit: {text}. Set it, or give --url\n")
-            return url
-        load_store(settings_from_url(given))
+        url = default_url() if given is None else given
+        load_store(settings_from_url(url))
     except DriverMissing:
-        return given or ""
+        return url
     except ConfigurationError as error:
-        parser.refuse(printable(str(error)))
-    return given
+        source = f"in {URL_VARIABLE}: " if given is None and url else ""
+        parser.refuse(printable(f"{source}{error}"))
+    if given is None and runs and (text := unchosen(url)):
+        sys.stderr.write(f"lockkit: {text}. Set it, or give --url\n")
+    return url
 
 
 def _missing_file(url: str) -> str:

@@ -6,11 +6,12 @@ ConfigurationError that names the key and the remedy; ``manage.py check`` shows 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
-from django.conf import settings
+from django.conf import ENVIRONMENT_VARIABLE, settings
 from django.core.signals import setting_changed
 
 from lockkit.model.errors import ConfigurationError
@@ -31,6 +32,15 @@ def kept(read: Callable[[], T]) -> _lru_cache_wrapper[T]:
     cached = cache(read)
     setting_changed.connect(lambda **_: cached.cache_clear(), weak=False)
     return cached
+
+
+def need_settings(scheme: str) -> None:
+    """Raises ConfigurationError where there are no settings of Django."""
+    if not (settings.configured or os.environ.get(ENVIRONMENT_VARIABLE)):
+        raise ConfigurationError(
+            f"{scheme}:// needs Django's settings: set {ENVIRONMENT_VARIABLE}, or use "
+            "'manage.py locks' for the command"
+        )
 
 
 def lock_settings() -> dict[str, AliasSettings]:

@@ -26,7 +26,7 @@ from lockkit.model.options import (
     check_options,
 )
 from lockkit.model.types import Kind, Usage
-from lockkit.stores.contract import ABLE, Listed, Reentrant, Shared
+from lockkit.stores.contract import ABLE, Listed, Reentrant, Shared, Store
 
 MUTEX, BARGE = Usage(), Usage(fair=False)
 
@@ -150,10 +150,12 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
             return MUTEX if fair else BARGE
         if kind == "reentrant":
             if owner and not isinstance(self.store, Reentrant):
-                raise self._cannot("locks are reentrant within a process only, and take no owner")
+                raise self._cannot(
+                    Reentrant, "locks are reentrant within a process only, and take no owner"
+                )
             return Usage(Kind.REENTRANT, owner=owner, fair=fair)
         if not isinstance(self.store, Shared):
-            raise self._cannot("there are no semaphores and no reader-writer locks")
+            raise self._cannot(Shared, "there are no semaphores and no reader-writer locks")
         if kind == "semaphore":
             return Usage(Kind.SEMAPHORE, permits, shared=True, fair=fair)
         return Usage(Kind.RW, shared=kind == "read", owner=owner, fair=fair)
@@ -182,8 +184,10 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
     def _listed(self) -> Listed:
         """For operators. Raises UnsupportedCapability."""
         if not isinstance(self.store, Listed):
-            raise self._cannot("nothing can be listed")
+            raise self._cannot(Listed, "nothing can be listed")
         return self.store
 
-    def _cannot(self, what: str) -> UnsupportedCapability:
-        return UnsupportedCapability(f"in the store of {self.settings.title} {what}; {ABLE}")
+    def _cannot(self, trait: type[Store], what: str) -> UnsupportedCapability:
+        return UnsupportedCapability(
+            f"in the store of {self.settings.title} {what}; it can be done at {ABLE[trait]}"
+        )

@@ -18,7 +18,7 @@ from lockkit.model.types import Kind, LeaseState, Owner
 from lockkit.runtime import process
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.schedule import DROPPED
-from lockkit.stores.contract import ABLE
+from lockkit.stores.contract import ABLE, Fenced
 
 if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLease
@@ -86,7 +86,9 @@ class BaseLease:
         """
         fence = self._hold.fence
         if fence is None:
-            raise UnsupportedCapability(f"{self._client!r} has no fencing tokens; {ABLE}")
+            raise UnsupportedCapability(
+                f"{self._client!r} has no fencing tokens; it has them at {ABLE[Fenced]}"
+            )
         return fence
 
     @property

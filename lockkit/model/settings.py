@@ -157,7 +157,13 @@ def state_directory() -> str:
 
 def settings_from_url(location: str, **options: Any) -> AliasSettings:
     """The settings of ``lockkit.connect(url, ttl=…, key_prefix=…, options={…})``."""
-    check_options("connect()", options, [key.lower() for key in CHECKS if key != "LOCATION"])
+    try:
+        check_options("connect()", options, [key.lower() for key in CHECKS if key != "LOCATION"])
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"{error} What the store takes goes into options={{…}}; host, database and password "
+            "into the URL"
+        ) from None
     values = {k: CHECKS[k.upper()](f"{k} of connect()", value) for k, value in options.items()}
     if not isinstance(location, str):
         raise ConfigurationError(

@@ -203,8 +203,8 @@ commands:
 {commands}
 
 exit status:
-  0 done  1 error  2 usage  3 stuck found (--fail-on-stuck)  69 a store is down
-  75 not acquired (run)  130 interrupted
+  0 done  1 error  2 usage  3 stuck found (--fail-on-stuck) or unreadable records left (prune)
+  69 a store is down  75 not acquired (run)  130 interrupted
 """
 
 
@@ -260,7 +260,7 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, command: str, prog: str = "") -> None:
         lines = "\n".join(f"  {name:9}{text}" for name, (text, _) in COMMANDS.items())
         text, add_options = COMMANDS[command]
-        description = f"{text.capitalize()}."
+        description = f"{text[0].upper()}{text[1:]}."
         super().__init__(f"{prog} {command}", description=description, allow_abbrev=False)
         if command == "list":
             self.prog, self.epilog = prog, EPILOG.format(commands=lines)
@@ -284,7 +284,8 @@ def _split_command(argv: list[str]) -> tuple[str, list[str]]:
     if word in COMMANDS:
         return word, argv[1:]
     close = nearest(word, COMMANDS)
-    hint = f"did you mean {close}?" if close else f"did you mean: show {word}"
+    others = f"did you mean: show {word}" if ":" in word else f"there are {', '.join(COMMANDS)}"
+    hint = f"did you mean {close}?" if close else others
     raise UsageError(f"there is no command {word!r}; {hint}")
 
 

@@ -151,7 +151,10 @@ class Waited(Store):
 
 
 class Direct(Waited):
-    """An attempt and a release are one exchange each. One that ends well needs no step."""
+    """An attempt and a release are one exchange each. One that ends well needs no step.
+
+    It is quicker, and promises nothing more, so it is not among ``TRAITS``.
+    """
 
     @abstractmethod
     def asked(self, request: Request) -> Exchange | None:
@@ -278,11 +281,17 @@ TRAITS: tuple[type[Store], ...] = (
 )
 
 
-ABLE = (
-    "it can be done at memory://, sqlite://, redis:// (with protocol=plain only for mutexes), and, "
-    "without a mode, at postgresql://, mysql:// and mariadb://"
-)
-"""A part of errors: the stores that have all traits for which another one refuses anything."""
+_TABLES = "and, without a mode, at postgresql://, mysql://, mariadb:// and django://"
+_OF_MUTEXES = f"memory://, sqlite://, redis://, zookeeper://, {_TABLES}"
+_OF_ALL_KINDS = f"memory://, sqlite://, redis:// without protocol=plain, {_TABLES}"
+
+ABLE: dict[type[Store], str] = {
+    Fenced: _OF_MUTEXES,
+    Listed: _OF_MUTEXES,
+    Reentrant: _OF_ALL_KINDS,
+    Shared: _OF_ALL_KINDS,
+}
+"""For errors: the stores that can do what another one refuses."""
 
 
 def traits_of(store: Store | type[Store]) -> frozenset[type[Store]]:

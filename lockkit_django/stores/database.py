@@ -30,6 +30,7 @@ from lockkit.stores.sql.pushed import PushedTable
 from lockkit.stores.sql.sqlite import SQLiteStore, table_over
 from lockkit.stores.sql.store import SQLStore
 from lockkit.stores.sql.vendors import connected, vendor_of
+from lockkit_django.conf import need_settings
 from lockkit_django.stores.in_tests import close_in_teardown, is_in_teardown, is_projects_own
 
 OPTIONS = ("mode", "timeout", "take_over_dead")
@@ -58,6 +59,7 @@ class DatabaseStore(SQLStore):
 
 def alias_of(settings: AliasSettings) -> str:
     """The alias in ``django://alias?mode=…``. Raises ConfigurationError."""
+    need_settings(settings.scheme)
     alias, _, query = settings.location.partition("://")[2].partition("?")
     for option in parse_qs(query, keep_blank_values=True):
         if option != "mode":

@@ -21,6 +21,7 @@ from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.model.settings import AliasSettings
 from lockkit.stores.contract import reject_unknown_options
 from lockkit.stores.redis.handed import HandedStore, pool_of
+from lockkit_django.conf import need_settings
 
 SCHEMES = {"django_redis.cache": "django-redis", "django.core.cache.backends.redis": "django-cache"}
 
@@ -30,6 +31,7 @@ class CacheStore(HandedStore):
 
     @classmethod
     def from_settings(cls, settings: AliasSettings) -> Self:
+        need_settings(settings.scheme)
         reject_unknown_options(settings, ())
         alias = settings.location.partition("://")[2] or "default"
         if alias not in django_settings.CACHES:

@@ -322,6 +322,7 @@ def test_an_alias_with_wrong_settings_does_not_hide_the_others(memory: LockClien
     [
         (["stock:42"], "did you mean: show stock:42"),
         (["relaese", "x"], "did you mean release?"),
+        (["doctor"], "there are list, show, release"),
         (["show"], "NAME"),
         (["show", "a\nb"], "control character"),
         (["show", ""], "must not be empty"),

@@ -180,6 +180,17 @@ def test_a_wrong_url_says_so_and_shows_no_password() -> None:
     assert ended.returncode == 2
     assert "no store has the scheme 'rediss2' of the URL" in ended.stderr
     assert "canary" not in ended.stderr
+    ended = lockkit_process("locks", LOCKKIT_URL="rediss2://user:canary@host/0")
+    assert ended.returncode == 2
+    assert "in LOCKKIT_URL: no store has the scheme 'rediss2'" in ended.stderr
+    assert "canary" not in ended.stderr
+
+
+@pytest.mark.parametrize("url", ["django://default", "django-redis://default"])
+def test_a_url_of_django_needs_its_settings(url: str) -> None:
+    ended = lockkit_process("--url", url, "locks", DJANGO_SETTINGS_MODULE="")
+    assert ended.returncode == 2
+    assert "needs Django's settings: set DJANGO_SETTINGS_MODULE, or use" in ended.stderr
 
 
 def test_listing_imports_no_framework_and_no_driver(url: str) -> None:

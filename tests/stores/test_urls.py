@@ -9,6 +9,7 @@ import re
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pkgutil import resolve_name
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
@@ -24,6 +25,7 @@ from orders_django import mysql
 import lockkit
 from lockkit import aio
 from lockkit.model.errors import BackendUnavailable, ConfigurationError
+from lockkit.stores.contract import ABLE, Store
 from lockkit.stores.registry import SCHEMES
 from lockkit_django import locks
 
@@ -113,6 +115,22 @@ def test_unknown_options_are_refused(key: str, given: Given) -> None:
     with pytest.raises(ConfigurationError) as refused:
         lockkit.connect(f"{url}{'&' if '?' in url else '?'}conect_timeout=3", options=options)
     assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize("driver", ["postgresql+asyncpg", "mysql+aiomysql", "mariadb+mysqldb3"])
+def test_a_driver_that_is_never_used_is_not_to_be_installed(driver: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"names the driver .*: lockkit uses p") as refused:
+        lockkit.connect(f"{driver}://h/shop")
+    assert not isinstance(refused.value, lockkit.DriverMissing)
+
+
+@pytest.mark.parametrize("trait", ABLE)
+def test_an_error_names_the_stores_that_can_do_it(trait: type[Store]) -> None:
+    named = set(re.findall(r"(\w+)://", ABLE[trait]))
+    plain = SCHEMES["redis?protocol=plain"]
+    able = {key for key in SCHEMES if issubclass(resolve_name(SCHEMES[key]), trait)}
+    assert named == able & {*named, "zookeeper", "redlock"}
+    assert ("without protocol=plain" in ABLE[trait]) is not issubclass(resolve_name(plain), trait)
 
 
 @pytest.mark.parametrize("key", [key for key in URLS if key != "unix"])

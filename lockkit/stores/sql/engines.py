@@ -106,6 +106,11 @@ def _url(settings: AliasSettings) -> sqlalchemy.URL:
     url = make_url(settings.location.removeprefix(PREFIX)).difference_update_query(["mode"])
     vendor, _, driver = url.drivername.partition("+")
     vendor = "mysql" if vendor == "mariadb" else vendor
+    known = LIBPQ if vendor == "postgresql" else DRIVERS["mysql"]
+    if vendor in DRIVERS and driver and driver not in known:
+        raise ConfigurationError(
+            f"{settings.place} names the driver {driver!r}: lockkit uses {' or '.join(known)}"
+        )
     if vendor in DRIVERS and not driver:
         url = url.set(drivername=f"{vendor}+{_driver(vendor, settings)}")
     said = {key: value for key, value in QUERY.get(vendor, {}).items() if key not in url.query}
