@@ -36,7 +36,6 @@ class OrderRecords(NamedTuple):
 
     databases: Mapping[str, RecordTable]
     usual: tuple[str, ...]
-    why_none: str = "the records of orders are in Redis, where they expire by themselves"
 
 
 def no_records() -> OrderRecords:
@@ -71,7 +70,7 @@ def prune(records: OrderRecords, arguments: argparse.Namespace, console: Console
             raise UsageError(f"there is no database {name!r}; there are: {known}")
     names = tuple(dict.fromkeys(arguments.database or records.usual))
     if not names:
-        console.complain(records.why_none)
+        console.complain("the records of orders are in Redis, where they expire by themselves")
     tables = {name: records.databases[name] for name in names}
     if arguments.unreadable is not None:
         return _repair(tables, arguments.unreadable, console)

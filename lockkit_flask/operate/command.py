@@ -61,6 +61,6 @@ def _order_records() -> OrderRecords:
 
     orders = app_locks().orders
     if orders is None:
-        return OrderRecords({}, (), "this app has no orders: LOCKKIT_ORDERS is not set")
+        raise ConfigurationError("this app has no orders: LOCKKIT_ORDERS is not set")
     databases = {table.using or "default": table for table in orders.tables()}
     return OrderRecords(databases, tuple(databases))

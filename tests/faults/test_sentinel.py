@@ -13,6 +13,7 @@ import pytest
 import redis
 from redis import sentinel
 from redis_family import CALM, HOST, SERVICE, SOON, SentinelGroup, until
+from rushing import Rush
 
 import lockkit
 from lockkit.model.clock import now
@@ -131,35 +132,14 @@ def test_the_master_is_killed(
 def test_a_fail_over_while_many_lock(group: SentinelGroup, query: str) -> None:
     """An operator asks for it. It may cost errors, and a lease whose release was not passed on its
     TTL; where all was passed on, no second holder."""
-    end, together, most, fences, errors = threading.Event(), [0], [0], [[0]], [0]
-
-    def work(client: lockkit.LockClient) -> None:
-        while not end.is_set():
-            with suppress(lockkit.LockError), client.lock("stock:42").acquire() as lease:
-                fences.append([lease.fencing_token])
-                together[0] += 1
-                most[0] = max(most[0], together[0])
-                together[0] -= 1
-                lease.check()
-                continue
-            errors[0] += 1
-
     patient = {"wait_replicas": 1, "socket_timeout": 10.0}
     clients = [lockkit.connect(group.url + query, ttl=TTL, options=patient) for _ in range(4)]
-    threads = [threading.Thread(target=work, args=(client,)) for client in clients]
-    for thread in threads:
-        thread.start()
-    until(lambda: len(fences) > 100, "locks are granted")
-    until(lambda: is_promoted(group), "the replica is the master")
-    before = len(fences)
-    until(lambda: len(fences) > before + 100, "locks are granted by the new master")
-    end.set()
-    for thread in threads:
-        thread.join()
+    with Rush(clients, "stock:42") as rush:
+        rush.goes_on()
+        until(lambda: is_promoted(group), "the replica is the master")
+        rush.goes_on()
     for client in clients:
         client.close()
-    assert most[0] == 1, f"{errors[0]} errors"
-    assert fences == sorted(fences) and len({fence[0] for fence in fences}) == len(fences)
 
 
 def test_a_demoted_master_grants_nothing(group: SentinelGroup, client: AnyClient) -> None:

@@ -159,7 +159,7 @@ def test_records_that_cannot_be_read(
 
 def test_without_orders_there_is_nothing_to_prune(make_app: Callable[..., Flask]) -> None:
     result = make_app().test_cli_runner().invoke(args=["locks", "prune"])
-    assert (result.exit_code, "LOCKKIT_ORDERS is not set" in result.output) == (0, True)
+    assert (result.exit_code, "LOCKKIT_ORDERS is not set" in result.output) == (1, True)
 
 
 def test_a_view_with_orders_in_a_database_that_is_not_there(
