@@ -40,8 +40,9 @@ Figures = dict[str, float]
 
 def measure(url: str, seconds: float) -> dict[str, Figures]:
     """``seconds``: how long the watchdog renews all the leases. Not compared with others."""
-    figures = _apart(_leases, url, seconds) | _waiters(url) | _apart(_allocated, url)
-    return {"lockkit": figures | _apart(_names, url) | _apart(_looks, url)}
+    figures = _apart(_names, url)  # first: it counts what is left of names
+    figures |= _apart(_leases, url, seconds) | _waiters(url) | _apart(_allocated, url)
+    return {"lockkit": figures | _apart(_looks, url)}
 
 
 def _apart(work: Callable[..., None], *arguments: object) -> Figures:

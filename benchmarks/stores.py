@@ -122,7 +122,7 @@ STORES = {
     "mariadb://?mode=row": Compared(partial(_mariadb, "row"), ("GET_LOCK",)),
     "django:// on SQLite": Compared(partial(_django, "django", _file), ON_FILES),
     "django:// on PostgreSQL": Compared(
-        partial(_django, "django", POSTGRESQL), ("django-pgware",), BY_HAND
+        partial(_django, "django", POSTGRESQL), ("pg_advisory_lock", "django-pgware"), BY_HAND
     ),
     "django:// on MariaDB": Compared(partial(_django, "django", MARIADB), ("GET_LOCK",), BY_HAND),
     "django-redis://": Compared(partial(_django, "django-redis", REDIS), ("django-redis",)),

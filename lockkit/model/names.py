@@ -171,7 +171,8 @@ def _not_separated(template: str, first: Field, second: Field) -> InvalidName:
 
 
 def _encoded(field: Field, value: object) -> str:
-    text = value if type(value) is str and not field.conversion else _text(field, value)
+    is_text = type(value) is str and field.conversion in {"", "str"}
+    text = value if is_text else _text(field, value)
     if not text:
         raise InvalidName(f"{field} has no value")
     if len(text) > LONGEST_NAME:  # encoding does not shorten it, so megabytes are not encoded
