@@ -103,7 +103,7 @@ class OneTask(RedisPy):
 
 async def _pairs(url: str) -> Results:
     """The peers take turns every few milliseconds."""
-    clients = {"lockkit": Lockkit(url), "redis-py": OneTask(url)}
+    clients: dict[str, Client] = {"lockkit": Lockkit(url), "redis-py": OneTask(url)}
     locks = {peer: client.lock("pair") for peer, client in clients.items()}
     turns: dict[str, list[tuple[float, float]]] = {peer: [] for peer in locks}
     for lock in locks.values():

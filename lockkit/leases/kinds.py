@@ -26,7 +26,7 @@ from lockkit.model.options import (
     check_options,
 )
 from lockkit.model.types import Kind, Usage
-from lockkit.stores.contract import ABLE, Listed, Reentrant, Shared, Store
+from lockkit.stores.contract import ABLE, Listed, Reentrant, Shared
 
 MUTEX, BARGE = Usage(), Usage(fair=False)
 
@@ -187,7 +187,7 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
             raise self._cannot(Listed, "nothing can be listed")
         return self.store
 
-    def _cannot(self, trait: type[Store], what: str) -> UnsupportedCapability:
+    def _cannot(self, trait: Any, what: str) -> UnsupportedCapability:
         return UnsupportedCapability(
             f"in the store of {self.settings.title} {what}; it can be done at {ABLE[trait]}"
         )

@@ -170,9 +170,12 @@ def _not_separated(template: str, first: Field, second: Field) -> InvalidName:
     )
 
 
+AS_IT_IS = {"", "str"}
+"""The conversions of a string that change nothing."""
+
+
 def _encoded(field: Field, value: object) -> str:
-    is_text = type(value) is str and field.conversion in {"", "str"}
-    text = value if is_text else _text(field, value)
+    text = value if type(value) is str and field.conversion in AS_IT_IS else _text(field, value)
     if not text:
         raise InvalidName(f"{field} has no value")
     if len(text) > LONGEST_NAME:  # encoding does not shorten it, so megabytes are not encoded

@@ -7,6 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
@@ -85,6 +86,7 @@ class Visit(ABC):
 
     thread: Way  #: of blocking requests
     records: Any  #: for blocking calls
+    to_sync: Callable[..., Any]  #: the framework's ``async_to_sync``
 
     def __init__(self, orders: Orders, request: Any, options: ViewOptions) -> None:
         self.orders, self.request, self.options = orders, request, options
@@ -144,10 +146,6 @@ class Visit(ABC):
         """What RECOVER returned."""
 
     @abstractmethod
-    def value_of(self, answer: Any) -> Any:
-        """What a function of the application returned; an awaitable is awaited."""
-
-    @abstractmethod
     def unknown_check(self) -> str | None:
         """The name of a possible check of the view that was not asked: see ``view_checks``."""
 
@@ -159,6 +157,14 @@ class Visit(ABC):
         """A header of the request."""
         value: str | None = self.request.headers.get(name)
         return value
+
+    def value_of(self, answer: Any) -> Any:
+        """What a function of the application returned; an awaitable is awaited."""
+
+        async def awaited() -> Any:
+            return await answer
+
+        return self.to_sync(awaited)() if isawaitable(answer) else answer
 
     def identify(self) -> Any:
         """The order; None if the request is not one; otherwise its answer."""

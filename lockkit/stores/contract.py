@@ -285,7 +285,7 @@ _TABLES = "and, without a mode, at postgresql://, mysql://, mariadb:// and djang
 _OF_MUTEXES = f"memory://, sqlite://, redis://, zookeeper://, {_TABLES}"
 _OF_ALL_KINDS = f"memory://, sqlite://, redis:// without protocol=plain, {_TABLES}"
 
-ABLE: dict[type[Store], str] = {
+ABLE: dict[type[Any], str] = {
     Fenced: _OF_MUTEXES,
     Listed: _OF_MUTEXES,
     Reentrant: _OF_ALL_KINDS,

@@ -41,8 +41,8 @@ SCHEMES = {
     "redlock": "lockkit.stores.redlock:RedlockStore",
     "redlocks": "lockkit.stores.redlock:RedlockStore",
     "django": "lockkit_django.stores.database:DatabaseStore",
-    "django-redis": "lockkit_django.stores.redis:DjangoRedisStore",
-    "django-cache": "lockkit_django.stores.redis:DjangoCacheStore",
+    "django-redis": "lockkit_django.stores.redis:CacheStore",
+    "django-cache": "lockkit_django.stores.redis:CacheStore",
 }
 """By the scheme; for another mode or protocol, by "scheme?mode=…" or "scheme?protocol=…"."""
 

@@ -11,11 +11,10 @@ from inspect import getclosurevars, isroutine
 from typing import Any
 
 from django.db.transaction import Atomic
-from django.http import HttpRequest
 
 from lockkit.orders.view_checks import unknown_in_class, unknown_wrapper
+from lockkit.orders.visit import Visit
 from lockkit.web.route_checks import module_of, wrappers
-from lockkit_django.orders.request import value_of
 from lockkit_django.web.view_functions import class_of, functions_of, ninja_operation
 
 LOGIN = "django.contrib.auth.decorators"
@@ -56,11 +55,11 @@ def _unknown_below(view: Any, method: str, below: Any) -> str | None:
     return unknown_wrapper(places, _is_harmless, _is_plain)
 
 
-def passes(request: HttpRequest, view: Any) -> bool:
+def passes(visit: Visit, view: Any) -> bool:
     """Whether the checks that are asked pass now. Their exceptions are raised, because the view
     would have raised them."""
-    tests = map(_test_of, wrappers(view))
-    if not all(value_of(test(request.user)) for test in tests if test):
+    request, tests = visit.request, map(_test_of, wrappers(view))
+    if not all(visit.value_of(test(request.user)) for test in tests if test):
         return False
     cls = class_of(view)
     if not any(base.__module__ == MIXINS for base in getattr(cls, "__mro__", ())):

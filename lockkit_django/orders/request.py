@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from inspect import isawaitable
 from io import SEEK_END, BytesIO
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.core.files.uploadhandler import load_handler
 from django.core.handlers.wsgi import LimitedStream, WSGIRequest
@@ -205,15 +203,6 @@ def guest_of(request: HttpRequest) -> str | None:
     session = getattr(request, "session", None)
     found = None if session is None else session.get(GUEST)
     return found if isinstance(found, str) else None
-
-
-def value_of(answer: Any) -> Any:
-    """What a function of the project returned; an awaitable is awaited."""
-
-    async def awaited() -> Any:
-        return await answer
-
-    return async_to_sync(awaited)() if isawaitable(answer) else answer
 
 
 def is_drf(view: object) -> bool:

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import async_to_sync, sync_to_async
 from django.conf import settings
 from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
@@ -57,7 +57,6 @@ from lockkit_django.orders.request import (
     order_request,
     session_of,
     user_of,
-    value_of,
 )
 from lockkit_django.orders.table import OrderTable
 from lockkit_django.orders.transaction import SharedTransaction
@@ -108,6 +107,7 @@ class Visit(visit.Visit):
     calls it next, in the transactions of ATOMIC_REQUESTS. ``by_drf``: DRF authenticates."""
 
     thread, loop = THREAD, LOOP
+    to_sync = staticmethod(async_to_sync)
 
     def __init__(
         self,
@@ -208,8 +208,6 @@ class Visit(visit.Visit):
             render()
         return self.order_response(answer)
 
-    value_of = staticmethod(value_of)
-
     def unknown_check(self) -> str | None:
         below = self.view if self.options.inside else None
         return unknown_check(self.request.resolver_match.func, self.request.method, below)
@@ -217,7 +215,7 @@ class Visit(visit.Visit):
     def if_checks_pass(self, give: Callable[[], Any]) -> Any:
         if self.options.inside and class_of(self.view) is None:
             return give()
-        return give() if passes(self.request, self.view) else self.refuse(refusals.NOT_ALLOWED)
+        return give() if passes(self, self.view) else self.refuse(refusals.NOT_ALLOWED)
 
 
 def _tokens_in(secret: str, body: bytes) -> Iterator[str]:

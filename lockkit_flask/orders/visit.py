@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 from flask import current_app, g, request, session
@@ -49,6 +48,7 @@ class Visit(visit.Visit):
         if options.using is not None and not self.orders.claims:
             self.records = gate.records.of(options.using)
         self._gate, self.thread = gate, gate.thread
+        self.to_sync = current_app.async_to_sync
         self.of_guest = False  #: it came without a user and without a token
 
     def read(self) -> OrderRequest:
@@ -142,12 +142,6 @@ class Visit(visit.Visit):
 
     def recovered(self, answer: Any) -> OrderResponse:
         return self.order_response(current_app.make_response(answer), sys.maxsize)
-
-    def value_of(self, answer: Any) -> Any:
-        async def awaited() -> Any:
-            return await answer
-
-        return current_app.async_to_sync(awaited)() if isawaitable(answer) else answer
 
     def unknown_check(self) -> str | None:
         return unknown_check(view_of(self.request), self.request.method, self.options.below)

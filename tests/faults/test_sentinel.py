@@ -118,6 +118,8 @@ def test_the_master_is_killed(
         lost.extend()
     assert lost.release() is False
 
+    new = group.replica.port
+    until(lambda: {group.state(one)["port"] for one in group.sentinels} == {new}, "all know it")
     group.demotes_nobody()
     group.fail_over_after(CALM)
     group.master.start()

@@ -16,7 +16,7 @@ from places import KIT
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
 from lockkit.testing.store import Proxied, RedisStore
-from lockkit_django.stores.redis import DjangoCacheStore, DjangoRedisStore
+from lockkit_django.stores import redis as over_caches
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
 django.setup()
@@ -48,7 +48,7 @@ class CacheStore(RedisStore):
 
 class TestDjangoRedis(OverAWire):
     schemes = ("django-redis",)
-    tested = DjangoRedisStore
+    tested = over_caches.CacheStore
     reached = RedisStore
 
     @pytest.fixture(scope="class")
@@ -60,7 +60,7 @@ class TestDjangoRedis(OverAWire):
 
 class TestDjangoCache(Reached):
     schemes = ("django-cache",)
-    tested = DjangoCacheStore
+    tested = over_caches.CacheStore
     reached = RedisStore
 
     @pytest.fixture(scope="class")
