@@ -289,6 +289,7 @@ def granted(request: Request, grant: Grant, sent: float, now: float) -> Granted 
 def alive_for(ttl: float) -> float:
     """Seconds a waiter counts as alive after its last request; it asks twice in that time.
 
-    A dead waiter at the head of the queue delays the others by at most this long.
+    A dead waiter at the head of the queue delays the others by at most this long, except in
+    ZooKeeper: if its process is dead or stopped, its node lives until the end of its session.
     """
     return min(max(ttl / 3, 0.5), 3.0)

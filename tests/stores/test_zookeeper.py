@@ -639,6 +639,35 @@ def test_a_waiter_that_does_not_ask_again_does_not_hold_up_the_others(
         assert 0.5 < now() - started < alive_for(30) + SLACK
 
 
+WAITS = """
+import sys, lockkit
+
+with lockkit.connect(sys.argv[1], ttl=float(sys.argv[2])) as locks:
+    locks.lock("stock").acquire()
+"""
+
+
+def test_a_waiter_whose_process_dies_costs_the_others_its_ttl_at_most(
+    locks: lockkit.LockClient, other: lockkit.LockClient, tree: KazooClient, url: str
+) -> None:
+    """Its node lives as long as its session. The server counts from its last ping, which is sent
+    in the first third of the TTL or sooner."""
+    ttl = 6.0
+    lease = other.lock("stock").acquire()
+    run = [sys.executable, "-W", "ignore", "-c", WAITS, url, str(ttl)]
+    with ThreadPoolExecutor(1) as threads, subprocess.Popen(run) as child:
+        eventually(lambda: len(claims(tree, "stock")) == len(("held", "waits")))
+        waiting = threads.submit(locks.lock("stock").acquire)
+        eventually(lambda: len(claims(tree, "stock")) == len(("held", "waits", "waits")))
+        child.kill()
+        child.wait()
+        killed = now()
+        assert lease.release()
+        taken = waiting.result()
+        assert alive_for(ttl) < now() - killed < ttl + SLACK
+        taken.release()
+
+
 def test_a_node_that_is_being_deleted_is_not_granted(
     locks: lockkit.LockClient, other: lockkit.LockClient
 ) -> None:
