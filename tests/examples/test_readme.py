@@ -18,7 +18,7 @@ def test_every_python_block_of_the_readme_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LOCKKIT_URL", raising=False)
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "README.md").read_text().replace("/var/lib/shop/", f"{tmp_path}/")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert len(blocks) >= 2
     names: dict[str, Any] = {}
@@ -29,8 +29,20 @@ def test_every_python_block_of_the_readme_runs(
 
 def test_the_readme_names_every_extra() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    install = (ROOT / "README.md").read_text().split("## Install")[1].split("##")[0]
-    assert set(re.findall(r"`([a-z-]+)`", install)) == set(project["optional-dependencies"])
+    extras = project["optional-dependencies"]
+    assert set(re.findall(r"`([a-z-]+)`", installing())) == set(extras)
+
+
+def test_the_readme_has_the_lowest_version_of_each_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = " ".join(each for extra in project["optional-dependencies"].values() for each in extra)
+    lowest = set(re.findall(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)", needed))
+    told = installing().partition("The lowest versions are ")[2].partition(".\n")[0]
+    assert set(re.findall(r"([\w-]+)\s([\d.]+)", told)) == lowest
+
+
+def installing() -> str:
+    return (ROOT / "README.md").read_text().split("## Install")[1].split("##")[0]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
