@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import re
 import sqlite3
+import tomllib
 from contextlib import closing
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,23 @@ def test_fenced_writes(tmp_path: Path) -> None:
     shown, fences = zip(*written, strict=True)
     assert shown == (1, 5, 15)
     assert 0 < fences[0] < fences[1] < fences[2]
+
+
+def test_what_troubleshooting_names_is_there() -> None:
+    """Each code of a refusal, and each error; of a lock every code."""
+    text = (PAGES / "troubleshooting.md").read_text()
+    codes, told = {*english()}, {*re.findall(r"`((?:lock|order)-[a-z-]+)`", text)}
+    assert told <= codes
+    assert {code for code in codes - told if code.startswith("lock-")} == set()
+    table = text.partition("## Errors")[2].partition("## ")[0]
+    seen = " ".join(re.findall(r"^\| ([^|]*) \|", table, re.MULTILINE))
+    named = re.findall(r"`([A-Z]\w+)`", seen)
+    assert len(named) > 10
+    assert all(issubclass(getattr(lockkit, name), lockkit.LockError) for name in named)
+
+
+def english() -> dict[str, Any]:
+    return tomllib.loads((resources.files("lockkit.texts") / "en.toml").read_text("utf-8"))
 
 
 CLAIM = re.compile(r"`((?:conformance|tests)/[\w/]+\.py)`: ((?:`test_\w+`(?:, )?)+)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,26 @@ def test_every_link_to_a_file_leads_to_one(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_to_a_section_leads_to_one(page: Path) -> None:
+    for target, section in re.findall(r"\]\(([^)#:]*)#([^)]*)\)", page.read_text()):
+        assert section in sections(page.parent / target if target else page), f"{target}#{section}"
+
+
+@cache
+def sections(page: Path) -> set[str]:
+    """As GitHub names them."""
+    text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-") for title in titles}
+
+
+def test_every_page_is_in_the_list_of_all_pages() -> None:
+    listed = re.findall(r"\]\((docs/[a-z-]+\.md)\)", (ROOT / "README.md").read_text())
+    pages = {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")}
+    assert pages - {*listed} == {"docs/guarantees-tests.md"}  # a page of docs/guarantees.md
 
 
 @pytest.mark.parametrize(
