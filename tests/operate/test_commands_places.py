@@ -217,6 +217,7 @@ def test_an_empty_file_is_not_written_by_looking(make: object, tmp_path: Path) -
     before = path.read_bytes()
     with lockkit.connect(f"sqlite:///{path}") as client:
         shown = locks(client)
+        assert shown.status == 0
         assert "where nobody has ever locked" in shown.err
         assert "free" in locks(client, "show", "x").out
         assert list(client.last_words()) == []
