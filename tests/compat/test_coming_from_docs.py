@@ -221,6 +221,9 @@ def test_sherlock_and_plain_keys_exclude_one_another(client: redis.Redis, redis_
             assert locks.lock("stock:42").try_acquire() is None
         with locks.lock("stock:42"):
             assert theirs.acquire(blocking=False) is False
+    for _ in range(2):  # both hold it
+        endless = sherlock.RedisLock("stock:42", namespace="shop", client=client, expire=None)
+        assert endless.acquire(blocking=False)
 
 
 def test_what_is_said_of_filelock(tmp_path: Path) -> None:
