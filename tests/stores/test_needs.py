@@ -100,7 +100,9 @@ def test_no_more_than_is_told(store: str, api: str, reached: Reached) -> None:
             each.result()
         if store in SERVERS:  # a renewal has a connection of its own
             eventually(lambda: now() + lease.remaining() > end + 0.5)
-        ours = {*threading.enumerate()} - others
+        alive = {*threading.enumerate()}
+        guards = {t for t in alive if t.name == "lockkit-guard" and store == "mariadb"}
+        ours = alive - others | guards  # one for the process, which has begun with the table
         named = sorted(thread.name for thread in ours if thread.name.startswith("lockkit"))
         found = {"connections": connections(), "threads": len(named)}
     assert lease.release()

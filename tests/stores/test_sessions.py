@@ -240,6 +240,38 @@ def test_a_killed_session_is_noticed_within_a_heartbeat_and_a_second(
     at_least_once(soon)
 
 
+def test_a_restart_of_the_server_ends_all_leases(connect: Connect, server: SessionServer) -> None:
+    lease = connect(ttl=2 * TTL).lock("a").acquire()
+    server.server.kill()
+    server.server.start()
+    is_over(lease, connect)
+
+
+@pytest.mark.parametrize("server", [ADVISORY, ROW], ids=lambda kind: kind.name, indirect=True)
+def test_so_does_a_process_of_the_server_that_crashes(
+    connect: Connect, server: SessionServer
+) -> None:
+    """PostgreSQL ends all others then, as they may have written into memory that they share."""
+    lease = connect(ttl=2 * TTL).lock("a").acquire()
+    with psycopg.connect(server.bare, autocommit=True) as unrelated:
+        server.server.kill_backend(unrelated.info.backend_pid)
+        is_over(lease, connect)
+
+
+def is_over(lease: lockkit.Lease, connect: Connect) -> None:
+    eventually(lambda: lease.lost)
+    with pytest.raises(LeaseLost):
+        lease.extend()
+    assert not lease.release()
+
+    def is_free() -> bool:
+        with suppress(BackendUnavailable), connect().lock("a", timeout=SOON):
+            return True
+        return False  # the server is not up yet
+
+    eventually(is_free)
+
+
 def test_a_session_that_has_ended_is_never_connected_again(
     connect: Connect, server: SessionServer
 ) -> None:
@@ -707,6 +739,40 @@ def test_the_password_is_asked_for_each_new_connection(
     locks = connect(options={"password": password})
     with locks.lock("a"), locks.lock("b"):
         assert len(asked) == 2
+
+
+def test_also_for_the_one_that_cancels_a_statement(
+    connect: Connect, server: SessionServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A libpq before 17 and PyMySQL need it: the password may have changed meanwhile."""
+    monkeypatch.setattr(psycopg.capabilities, "has_cancel_safe", lambda: False)
+    asked = []
+
+    def password() -> str:
+        asked.append(1)
+        return ""
+
+    waiting = connect(options={"password": password})
+    with connect().lock("a"), pytest.raises(AcquireTimeout):
+        waiting.lock("a").acquire(timeout=0.1)
+    assert len(asked) == 2
+
+
+class Vault:
+    """A function without a hash, as that of a dataclass."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __call__(self) -> str:
+        return ""
+
+
+def test_what_gives_the_password_need_not_have_a_hash(connect: Connect) -> None:
+    vault = Vault()
+    one, same, another = (connect(options={"password": each}) for each in (vault, vault, Vault()))
+    with one.lock("a"):
+        assert same.lock("a").try_acquire() is None
+    assert one.store._sessions is same.store._sessions is not another.store._sessions  # type: ignore[attr-defined]
 
 
 def test_a_password_that_cannot_be_had_is_an_error_and_asked_for_again(connect: Connect) -> None:

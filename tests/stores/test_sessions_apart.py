@@ -65,6 +65,8 @@ def test_a_session_that_falls_silent_holds_up_no_other(
         eventually(lambda: heard.lost or now() + heard.remaining() > end + 2.0)
         assert not heard.lost
         assert heard.release()
+        with lockkit.connect(server.url, ttl=TTL) as other, other.lock("a", timeout=2 * TTL):
+            pass  # the server has ended the session
         monkeypatch.setattr("lockkit.stores.sessions.session.ANSWER_SECONDS", 0.1)
         for lease in silent:
             with suppress(BackendError):

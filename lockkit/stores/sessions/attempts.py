@@ -19,7 +19,7 @@ from lockkit.stores.servers import current
 from lockkit.stores.sessions.connection import Connection, Rows, SessionEnded, Statement
 from lockkit.stores.sessions.dialects import Dialect, is_taken
 from lockkit.stores.sessions.pool import EVERYWHERE, Parting, Route, Sessions
-from lockkit.stores.sessions.settings import Said, said
+from lockkit.stores.sessions.settings import Arguments, Said, said
 
 if TYPE_CHECKING:
     from typing import Self
@@ -46,13 +46,15 @@ class Attempts(Direct):
         options = said(settings)
         arguments = cls._arguments(settings, options)
 
-        def connect() -> Connection:
-            given = {**arguments}
-            if options.password is not None:
-                given["password"] = current(options.password)
-            return cls._connected(given, may_be_pooled=options.session_pooler)
+        def with_password() -> dict[str, object]:
+            if options.password is None:
+                return arguments
+            return {**arguments, "password": current(options.password)}
 
-        sessions = EVERYWHERE.setdefault(options, Sessions(connect, options.max_sessions))
+        def connect() -> Connection:
+            return cls._connected(with_password, may_be_pooled=options.session_pooler)
+
+        sessions = EVERYWHERE.setdefault(options.key(), Sessions(connect, options.max_sessions))
         return cls(sessions, cls._prefix_of(settings, arguments))
 
     @staticmethod
@@ -62,8 +64,9 @@ class Attempts(Direct):
 
     @classmethod
     @abstractmethod
-    def _connected(cls, arguments: dict[str, object], *, may_be_pooled: bool) -> Connection:
-        """Open a connection. Raises a BackendError or ConfigurationError."""
+    def _connected(cls, arguments: Arguments, *, may_be_pooled: bool) -> Connection:
+        """Open a connection, which asks for them again if it opens another one. Raises a
+        BackendError or ConfigurationError."""
 
     @staticmethod
     def _prefix_of(settings: AliasSettings, _arguments: dict[str, object]) -> str:

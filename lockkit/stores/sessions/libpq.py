@@ -5,9 +5,8 @@ A pooler gives its clients session numbers of its own, by which it is noticed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import psycopg
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus
@@ -32,6 +31,7 @@ from lockkit.stores.sessions.connection import (
 )
 from lockkit.stores.sessions.dialects import YES
 from lockkit.stores.sessions.session import ANSWER_SECONDS
+from lockkit.stores.sessions.settings import Arguments
 
 CANCEL_SECONDS = 2.0
 OK, BAD = ConnStatus.OK, ConnStatus.BAD
@@ -62,12 +62,12 @@ class PostgresConnection(Connection):
     """One connection of psycopg's."""
 
     def __init__(
-        self, arguments: Mapping[str, Any], prepared: str = "", *, may_be_pooled: bool = False
+        self, arguments: Arguments, prepared: str = "", *, may_be_pooled: bool = False
     ) -> None:
         self._arguments, self.is_pooled = arguments, may_be_pooled
         self._results: list[PGresult] = []
         try:
-            self._driver = psycopg.connect(**arguments, autocommit=True)
+            self._driver = psycopg.connect(**arguments(), autocommit=True)
         except psycopg.Error as error:
             raise no_connection(error) from error
         self._libpq = self._driver.pgconn
@@ -163,7 +163,7 @@ class PostgresConnection(Connection):
 
     def _cancel_by_another(self) -> None:
         """An older libpq may wait without end, and hold up all threads of the process meanwhile."""
-        with closing(psycopg.connect(**self._arguments)) as other:
+        with closing(psycopg.connect(**self._arguments())) as other:
             other.pgconn.send_query(f"select pg_cancel_backend({self.identity})".encode())
             native.poll(other.pgconn.socket)(CANCEL_SECONDS * 1000)
 

@@ -9,7 +9,7 @@ from lockkit.model.checks import near_option
 from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.stores.contract import Queued
 from lockkit.stores.sessions.mysql_dialects import GetLock, MySQLRow
-from lockkit.stores.sessions.settings import OURS, Said
+from lockkit.stores.sessions.settings import OURS, Arguments, Said
 from lockkit.stores.sessions.store import SessionStore
 from lockkit.stores.tls import for_mysql
 
@@ -28,7 +28,7 @@ class MySQLSessions(SessionStore):
     """Locks of sessions of MySQL or MariaDB. OPTIONS as for ``PostgresSessions``."""
 
     @classmethod
-    def _connected(cls, arguments: dict[str, object], *, may_be_pooled: bool) -> Connection:
+    def _connected(cls, arguments: Arguments, *, may_be_pooled: bool) -> Connection:
         from lockkit.stores.sessions.pymysql_connection import MySQLConnection
 
         return MySQLConnection(arguments, may_be_pooled=may_be_pooled)

@@ -9,7 +9,14 @@ from lockkit.model.checks import near_option
 from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.stores.contract import Queued
 from lockkit.stores.sessions.postgres_dialects import PostgresAdvisory, PostgresRow
-from lockkit.stores.sessions.settings import ASKING_SECONDS, IDLE_SECONDS, OURS, QUESTIONS, Said
+from lockkit.stores.sessions.settings import (
+    ASKING_SECONDS,
+    IDLE_SECONDS,
+    OURS,
+    QUESTIONS,
+    Arguments,
+    Said,
+)
 from lockkit.stores.sessions.store import SessionStore
 from lockkit.stores.tls import for_libpq
 
@@ -32,7 +39,7 @@ class PostgresSessions(SessionStore):
     ``session_pooler``: LOCATION is a pooler that gives each client a session of its own."""
 
     @classmethod
-    def _connected(cls, arguments: dict[str, object], *, may_be_pooled: bool) -> Connection:
+    def _connected(cls, arguments: Arguments, *, may_be_pooled: bool) -> Connection:
         from lockkit.stores.sessions.libpq import PostgresConnection
 
         return PostgresConnection(arguments, cls._sql.prepared, may_be_pooled=may_be_pooled)
@@ -45,6 +52,11 @@ class PostgresSessions(SessionStore):
             raise DriverMissing(
                 f"{settings.shown_location} needs psycopg 3: pip install 'lockkit[postgresql]'"
             ) from error
+        driver = settings.scheme.partition("+")[2]
+        if driver not in {"", "psycopg"}:
+            raise ConfigurationError(
+                f"{settings.place} names the driver {driver!r}: locks of sessions use psycopg 3"
+            )
         known = [*OURS, *(option.keyword.decode() for option in pq.Conninfo.get_defaults())]
         wrong = ConfigurationError(
             f"{settings.place} is not a PostgreSQL URL, or has an "

@@ -7,7 +7,6 @@ sends.
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, cast
 
@@ -30,7 +29,7 @@ from lockkit.stores.sessions.connection import (
     pooled,
 )
 from lockkit.stores.sessions.mysql_dialects import WRITABLE, of_sessions
-from lockkit.stores.sessions.settings import ASKING_SECONDS, IDLE_SECONDS, QUESTIONS
+from lockkit.stores.sessions.settings import ASKING_SECONDS, IDLE_SECONDS, QUESTIONS, Arguments
 
 A_YEAR = 365 * 24 * 3600
 
@@ -71,7 +70,7 @@ class MySQLConnection(Connection):
     ends_silence = True
     reads_block = True
 
-    def __init__(self, arguments: Mapping[str, Any], *, may_be_pooled: bool = False) -> None:
+    def __init__(self, arguments: Arguments, *, may_be_pooled: bool = False) -> None:
         self._arguments, self.is_pooled = arguments, may_be_pooled
         self._driver = connected(arguments)
         try:
@@ -162,9 +161,9 @@ class MySQLConnection(Connection):
         return SessionEnded(f"the connection to the database server broke: {_text(error)}")
 
 
-def connected(arguments: Mapping[str, Any]) -> Any:
+def connected(arguments: Arguments) -> Any:
     try:
-        return pymysql.connect(**arguments, client_flag=CLIENT.MULTI_STATEMENTS)
+        return pymysql.connect(**arguments(), client_flag=CLIENT.MULTI_STATEMENTS)
     except (pymysql.MySQLError, RuntimeError) as error:
         raise_unless_rsa_is_missing(error)
         raise no_connection(error) from error

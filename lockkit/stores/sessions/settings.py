@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode
 
 from lockkit.model.checks import Unshown, check_flag, check_password, wrong
@@ -23,12 +23,24 @@ IDLE_SECONDS, ASKING_SECONDS, QUESTIONS = 10, 5, 3
 word, and a claim that waits only listens."""
 
 
+Arguments = Callable[[], Mapping[str, Any]]
+"""The driver's, for a new connection: a password may change."""
+
+
 class Said(NamedTuple):
     url: str  #: for the driver: without lockkit's own options
     mode: str
     max_sessions: int
     password: str | Callable[[], str] | None
     session_pooler: bool
+
+    def key(self) -> Said:
+        """Equal for clients that share their sessions: the same function gives the password."""
+        try:
+            hash(self)
+        except TypeError:  # its object has no hash
+            return self._replace(password=f"of {id(self.password)}")
+        return self
 
     def __repr__(self) -> str:
         """Without what may be secret."""
