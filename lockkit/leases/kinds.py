@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar, Unpack
 
+from lockkit.leases.elsewhere import ABLE
 from lockkit.leases.lease import BaseLease
 from lockkit.leases.lock import BaseClient, BaseLock
 from lockkit.model.checks import (
@@ -26,7 +27,7 @@ from lockkit.model.options import (
     check_options,
 )
 from lockkit.model.types import Kind, Usage
-from lockkit.stores.contract import ABLE, Listed, Reentrant, Shared
+from lockkit.stores.contract import Listed, Reentrant, Shared
 
 MUTEX, BARGE = Usage(), Usage(fair=False)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from lockkit.engine import holding
 from lockkit.engine.effects import Step
+from lockkit.leases.elsewhere import ABLE
 from lockkit.model.checks import check_ttl
 from lockkit.model.clock import now
 from lockkit.model.errors import ConfigurationError, LeaseLost, LockError, UnsupportedCapability
@@ -18,7 +19,7 @@ from lockkit.model.types import Kind, LeaseState, Owner
 from lockkit.runtime import process
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.schedule import DROPPED
-from lockkit.stores.contract import ABLE, Fenced
+from lockkit.stores.contract import Fenced
 
 if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLease

@@ -281,19 +281,6 @@ TRAITS: tuple[type[Store], ...] = (
 )
 
 
-_TABLES = "and, without a mode, at postgresql://, mysql://, mariadb:// and django://"
-_OF_MUTEXES = f"memory://, sqlite://, redis://, zookeeper://, {_TABLES}"
-_OF_ALL_KINDS = f"memory://, sqlite://, redis:// without protocol=plain, {_TABLES}"
-
-ABLE: dict[type[Any], str] = {
-    Fenced: _OF_MUTEXES,
-    Listed: _OF_MUTEXES,
-    Reentrant: _OF_ALL_KINDS,
-    Shared: _OF_ALL_KINDS,
-}
-"""For errors: the stores that can do what another one refuses."""
-
-
 def traits_of(store: Store | type[Store]) -> frozenset[type[Store]]:
     """The traits that a store declares."""
     kind = store if isinstance(store, type) else type(store)

@@ -24,8 +24,9 @@ from orders_django import mysql
 
 import lockkit
 from lockkit import aio
+from lockkit.leases.elsewhere import ABLE
 from lockkit.model.errors import BackendUnavailable, ConfigurationError
-from lockkit.stores.contract import ABLE, Store
+from lockkit.stores.contract import Store
 from lockkit.stores.registry import SCHEMES
 from lockkit_django import locks
 

@@ -18,15 +18,8 @@ from lockkit.stores import contract
 from lockkit.stores.registry import load_store
 from lockkit.testing.agent import Agent, Crew
 from lockkit.testing.blocking import AnyClient, Api, BlockingClient, client_of
-from lockkit.testing.conformance.choice import (
-    PROCESSES,
-    Wanted,
-    Without,
-    needs,
-    replaced_in,
-    test_of,
-    wanted_by,
-)
+from lockkit.testing.conformance import choice
+from lockkit.testing.conformance.choice import PROCESSES, Wanted, Without, needs, test_of, wanted_by
 from lockkit.testing.faulty import Fault, give_faulty_wires
 from lockkit.testing.store import Store
 
@@ -125,8 +118,7 @@ class Suite:
     def __init_subclass__(cls) -> None:
         """Take out the tests that do not apply: a skipped test looks like a missing server."""
         super().__init_subclass__()
-        by_hand = replaced_in(cls)
-        if by_hand:
+        if by_hand := choice.replaced_in(cls):
             raise TypeError(f"{cls.__name__} switches off {by_hand}: its traits say what it can do")
         if not cls.schemes:
             return
