@@ -34,7 +34,7 @@ from lockkit.testing.conformance.base import (
     needs,
     nothing_left,
 )
-from lockkit.testing.conformance.choice import wanted_by
+from lockkit.testing.conformance.choice import PROCESSES, Without, wanted_by
 from lockkit.testing.faulty import Fault
 from lockkit.testing.store import ServerStore, Store
 
@@ -44,6 +44,7 @@ LIMITS = {Capped, HostLocal, ProcessLocal}
 """These promise less than a store without them, so nothing more is tested."""
 
 DAY = 86_400
+MANY_TIMES = 4
 
 
 class TraitTests(Suite):
@@ -116,6 +117,17 @@ class TraitTests(Suite):
             return fault.asked - asked <= 4 + seconds  # it also says now and then that it is alive
 
         at_least_once(told)
+
+    @needs(PROCESSES, Without(Pushed), Without(Sessioned))
+    def test_a_waiter_that_nobody_tells_asks_again_and_again(
+        self, faulty: AnyClient, other: AnyClient, fault: Fault, name: str, spawn: Spawn
+    ) -> None:
+        with fault:
+            lease = other.lock(name).acquire()
+            waiting = spawn(faulty.lock(name).acquire)
+            eventually(lambda: fault.asked > MANY_TIMES)
+            assert lease.release()
+            waiting.result().release()
 
 
 def shifted(clock: Callable[[], float], by: int) -> Callable[[], float]:
