@@ -17,7 +17,7 @@ from contextlib import suppress
 
 import django
 import pytest
-from garbage import collected
+from garbage import no_thread_is_left
 from interrupted_places import OpenBlock, Works, has_left, interrupted_everywhere, nothing_is_held
 from interrupted_stores import (
     LONG_TTL,
@@ -69,8 +69,8 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def nothing_is_left_to_the_garbage_collector() -> Iterator[None]:
     """A connection that an interrupt takes from whoever has opened it, is closed by that."""
-    yield
-    collected()
+    with no_thread_is_left():
+        yield
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from contextlib import suppress
 import django
 import interrupted_stores
 import pytest
-from garbage import collected
+from garbage import no_thread_is_left
 from interrupted_places import has_left, nothing_is_held
 from interrupted_stores import (
     LONG_TTL,
@@ -46,9 +46,8 @@ pytestmark = [
 
 @pytest.fixture(params=STORES, ids=name_of)
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    with request.param(request) as url:
+    with request.param(request) as url, no_thread_is_left():
         yield url
-        collected()
 
 
 def below(url: str) -> str:

@@ -5,8 +5,14 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from lockkit import Lease
+from lockkit.testing.conformance.base import eventually
+
+LIVE_ON = {"lockkit-guard", "lockkit-zookeeper"}
+"""The one is of the process, and the other ends with its client, to which pytest refers."""
 
 WHOLE = 2
 """The generation that a collection of everything reports."""
@@ -29,6 +35,19 @@ def collected() -> None:
             time.sleep(0)  # for the one that collects
     finally:
         gc.callbacks.remove(note)
+
+
+@contextmanager
+def no_thread_is_left() -> Iterator[None]:
+    """Of lockkit's. The clients have been closed by the end."""
+    before = {*threading.enumerate()}
+    yield
+    collected()
+    eventually(lambda: not [t for t in threading.enumerate() if t not in before and is_ours(t)])
+
+
+def is_ours(thread: threading.Thread) -> bool:
+    return thread.name.startswith("lockkit") and thread.name not in LIVE_ON
 
 
 def unreleased() -> list[Lease]:

@@ -71,6 +71,10 @@ def unreachable(reason: BaseException | None) -> BackendUnavailable:
     return found
 
 
+def cannot_begin(reason: Exception) -> BackendUnavailable:
+    return BackendUnavailable(f"no session in ZooKeeper can be begun: {reason}")
+
+
 def told(answer: Any, *expected: type[Exception]) -> Any:
     """The reply; an error of the server is raised, unless it is expected."""
     if isinstance(answer, Exception) and not isinstance(answer, expected):

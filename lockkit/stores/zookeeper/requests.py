@@ -4,9 +4,12 @@ of them are not used."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lockkit.engine.effects import Exchange, Step
+from kazoo.exceptions import SessionExpiredError
+
+from lockkit.engine.effects import Exchange, Signal, Step
 from lockkit.stores.zookeeper.handler import Answer
 
 if TYPE_CHECKING:
@@ -29,6 +32,33 @@ class Reply(NamedTuple):
     session: Session
     answers: list[Any]  #: an error of the server's is one of them
     ended: int  #: how often the session had ended when they were asked for
+
+
+class Answers(Signal):
+    """The answers to requests that were sent at once: values, and errors."""
+
+    __slots__ = ("_missing", "ended", "said")
+
+    def __init__(self, number: int, ended: int) -> None:
+        super().__init__()
+        self.said: list[Any] = [None] * number
+        self.ended = ended  #: how often the session had ended by then
+        self._missing = number
+
+    def ask(self, session: Session, requests: Sequence[Ask]) -> None:
+        """Called in the session's thread. Nothing is asked of a session that came later."""
+        if session.ended != self.ended:
+            self.said = [SessionExpiredError()] * len(requests)
+            self.set()
+            return
+        for place, request in enumerate(requests):
+            request(session).rawlink(partial(self._hear, place))
+
+    def _hear(self, place: int, answer: Answer) -> None:
+        self.said[place] = answer.said
+        self._missing -= 1
+        if not self._missing:
+            self.set()
 
 
 def ask(

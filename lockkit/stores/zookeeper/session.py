@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import AuthFailedError, ConnectionDropped, SessionExpiredError
+from kazoo.exceptions import AuthFailedError, ConnectionDropped
 from kazoo.protocol.serialization import CloseInstance
 from kazoo.protocol.states import KazooState, KeeperState
 
@@ -18,9 +18,9 @@ from lockkit.model.clock import now
 from lockkit.model.errors import BackendError, BackendUnavailable, StoreRefused
 from lockkit.model.log import log
 from lockkit.runtime import native
-from lockkit.stores.zookeeper.failures import reading, unreachable
-from lockkit.stores.zookeeper.handler import Answer, Handler, logger_of_kazoo
-from lockkit.stores.zookeeper.requests import Ask
+from lockkit.stores.zookeeper.failures import cannot_begin, reading, unreachable
+from lockkit.stores.zookeeper.handler import Handler, logger_of_kazoo
+from lockkit.stores.zookeeper.requests import Answers, Ask
 from lockkit.stores.zookeeper.settings import Configuration
 
 RETRIES = {"max_tries": -1, "delay": 0.03, "backoff": 1.5, "max_delay": 0.25}
@@ -36,33 +36,6 @@ GOODBYE_SECONDS = 1.0
 
 NUMBERS = 2**20
 """How many requests are numbered in one connection, at most."""
-
-
-class Answers(Signal):
-    """The answers to requests that were sent at once: values, and errors."""
-
-    __slots__ = ("_missing", "ended", "said")
-
-    def __init__(self, number: int, ended: int) -> None:
-        super().__init__()
-        self.said: list[Any] = [None] * number
-        self.ended = ended  #: how often the session had ended by then
-        self._missing = number
-
-    def ask(self, session: Session, requests: Sequence[Ask]) -> None:
-        """Called in the session's thread. Nothing is asked of a session that came later."""
-        if session.ended != self.ended:
-            self.said = [SessionExpiredError()] * len(requests)
-            self.set()
-            return
-        for place, request in enumerate(requests):
-            request(session).rawlink(partial(self._hear, place))
-
-    def _hear(self, place: int, answer: Answer) -> None:
-        self.said[place] = answer.said
-        self._missing -= 1
-        if not self._missing:
-            self.set()
 
 
 class Session:
@@ -107,7 +80,15 @@ class Session:
         self._stopping: Signal | None = None
         self._opening: set[Signal] = set()
         self._working = threading.Lock()
-        native.start(self._work, (self._open,), "lockkit-zookeeper-open")
+        self._has_begun = self._is_ending = False
+
+    def begin(self) -> None:
+        """Connect it, if it does not do so already. Interrupted, it is called again."""
+        if not (self._has_begun or self.is_over):
+            try:
+                native.start(self._work, (self._open,), "lockkit-zookeeper-open")
+            except RuntimeError as error:  # no thread is left
+                raise cannot_begin(error) from error
 
     def opening(self, seconds: float) -> Step[None]:
         """Wait until it is open, or will never be."""
@@ -171,11 +152,13 @@ class Session:
         return refusal
 
     def stop(self) -> Signal:
-        """End it, and with it all that it has made; the signal is set when that is done."""
+        """End it, and with it all that it has made; the signal is set when that is done.
+        Interrupted, it is called again."""
         if self._stopping is None:
             self._stopping = Signal()
             self._is_ready = False
             self._wake()
+        if not self._is_ending:
             try:
                 native.start(self._work, (self._stop,), "lockkit-zookeeper-close")
             except RuntimeError:  # at the end of the program, where kazoo's thread goes on alone
@@ -196,6 +179,9 @@ class Session:
                 log.debug("a session in ZooKeeper: %r", error)
 
     def _open(self) -> None:
+        if self._has_begun or self._is_ending:
+            return
+        self._has_begun = True
         try:
             self.kazoo.start_async()
         except Exception as error:  # no thread, or no pipe: another session may have them
@@ -215,6 +201,9 @@ class Session:
         self.kazoo.stop()
 
     def _stop(self) -> None:
+        if self._is_ending:
+            return
+        self._is_ending = True
         try:
             self._leave()
             self.kazoo.close()

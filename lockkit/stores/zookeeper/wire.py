@@ -16,7 +16,6 @@ from kazoo.exceptions import OperationTimeoutError
 from lockkit.engine.effects import Exchange, Park, Step
 from lockkit.model.clock import now
 from lockkit.model.errors import (
-    BackendUnavailable,
     ConfigurationError,
     OutcomeUnknown,
     UnsupportedCapability,
@@ -26,10 +25,10 @@ from lockkit.runtime.aio_run import arun
 from lockkit.runtime.aio_wires import AsyncLocalWire
 from lockkit.runtime.run import run
 from lockkit.runtime.wires import CallWire
-from lockkit.stores.zookeeper.failures import SessionEnded, lost
+from lockkit.stores.zookeeper.failures import SessionEnded, cannot_begin, lost
 from lockkit.stores.zookeeper.nodes import Nodes
-from lockkit.stores.zookeeper.requests import Reply
-from lockkit.stores.zookeeper.session import Answers, Session
+from lockkit.stores.zookeeper.requests import Answers, Reply
+from lockkit.stores.zookeeper.session import Session
 from lockkit.stores.zookeeper.settings import Configuration, refuse_longer
 
 MAX_SESSIONS = 8
@@ -77,6 +76,7 @@ class Sessions:
         if only is not None and session.is_over:  # a new one that fails at once says why, below
             raise SessionEnded("the session in ZooKeeper is over")
         if not session.is_open:
+            session.begin()
             longest = self._configuration.connect_timeout
             yield from session.opening(longest if patience is None else patience)
         if not session.is_open:
@@ -89,8 +89,10 @@ class Sessions:
         until = now() + CLOSE_SECONDS
         ended = []
         with self._making:  # one that is made meanwhile would never be stopped
-            while self._sessions:
-                ended.append(self._sessions.popitem()[1].stop())
+            while self._sessions:  # interrupted, it is there for the next time
+                milliseconds, session = next(iter(self._sessions.items()))
+                ended.append(session.stop())
+                self._sessions.pop(milliseconds, None)
         for signal in ended:
             yield Park(signal, until - now())
 
@@ -117,12 +119,13 @@ class Sessions:
         changed = partial(_changed, weakref.ref(self), self._nodes)
         try:
             session = Session(self._configuration, milliseconds, changed)
-        except (OSError, RuntimeError) as error:  # no file, or no thread, is left
-            raise BackendUnavailable(f"no session in ZooKeeper can be begun: {error}") from error
-        before, self._sessions[milliseconds] = self._sessions.get(milliseconds), session
+        except OSError as error:  # no file is left
+            raise cannot_begin(error) from error
+        before = self._sessions.get(milliseconds)
         if before is not None:
             self._nodes.end_with(before)
             before.stop()
+        self._sessions[milliseconds] = session
         return session
 
     def __del__(self) -> None:
