@@ -29,16 +29,16 @@ from lockkit.stores.redis.plain.language import FOREVER, LONGEST
 C = TypeVar("C", LockClient, AsyncLockClient)
 
 OURS = "_lockkit"
-"""The attribute of a pool by which lockkit's clients for it are found, and end with it."""
+"""Attribute of a pool: lockkit's clients for it, which end with it."""
 
 SHORTEST = 10
 """Milliseconds. A shorter timeout may be over when the reply comes, each time that it is asked for.
 The server refuses those below one."""
 
 UNKNOWN = "0" * 32 + ":"
-"""Stands for the token of an acquisition of which only the value of the key is known. Such a one is
-not released later: by then another may have been given the same token by its user. Nor is it known
-when it expires."""
+"""Stands in for the token when only the key's value is known. Such an acquisition is not released
+later, because its user may have given the token to another one by then. Its expiry is unknown, too.
+"""
 
 
 class Acquisition:
@@ -83,8 +83,8 @@ class Queueing:
     local: Any
 
     def __init__(self, *args: Any, renew: bool = False, **kwargs: Any) -> None:
-        """Arguments as of redis-py's lock. ``renew``: it does not expire while somebody has this
-        object and has not released it; needs a ``timeout``. Default: it expires, as redis-py's."""
+        """Takes the arguments of redis-py's lock. ``renew``: it does not expire while somebody has
+        this object and has not released it; needs a ``timeout``. Default: it expires."""
         super().__init__(*args, **kwargs)
         self.renew = renew
 
@@ -160,7 +160,7 @@ class Queueing:
 
     @contextmanager
     def _extending(self, additional: Any, *, replaces: bool) -> Iterator[None]:
-        """What was asked for counts in a release, and is not cut short by a renewal."""
+        """Note the requested time, so that no renewal shortens it and a release reckons with it."""
         acquisition = self._acquisition
         if acquisition is None or acquisition.value != self._encoded(self.local.token):
             yield
@@ -188,7 +188,7 @@ def hold_of(granted: Granted) -> Hold:
 def acquiring(
     store: Waited, claim: Claim, taken: Callable[[Hold], None], first: Made | None = None
 ) -> Step[None]:
-    """What a waiter was handed is for as long as waiters count as alive: it is made whole.
+    """A grant by message lasts only as long as a waiter counts as alive: give it the whole ttl.
 
     ``taken``: notes it. Interrupted before that is done, it leaves nothing behind. ``first``: the
     first attempt, if it was made already."""
@@ -215,7 +215,7 @@ def acquiring(
 
 
 def _may_be_short(request: Request) -> bool:
-    """A waiter with a timeout of half a second or less is not told that it was handed less."""
+    """If the ttl is half a second or less, the grant does not show that it was shortened."""
     return request.mode is Mode.POLL and request.ttl <= alive_for(request.ttl)
 
 
@@ -230,7 +230,7 @@ def _seconds_of_tries(sleep: float, most: float | None) -> float | None:
 
 
 def client_for(handed: Any, kind: type[C], loop: asyncio.AbstractEventLoop | None = None) -> C:
-    """One for each pool, with which it ends; of asyncio, one for each event loop that uses it."""
+    """One client per pool, which ends with it. For asyncio, one per event loop."""
     pool = pool_of(handed)
     clients: dict[asyncio.AbstractEventLoop | None, Any] = vars(pool).setdefault(OURS, {})
     known = clients.get(loop)

@@ -67,7 +67,7 @@ class Lock(Queueing, redis.lock.Lock):
         self, sleep: Any = None, blocking: Any = None, blocking_timeout: Any = None,
         token: Any = None,
     ) -> bool:  # fmt: skip
-        """As redis-py's. ``sleep`` only counts in how long ``blocking_timeout`` is: waiters are
+        """Like redis-py's. ``sleep`` only affects how long ``blocking_timeout`` lasts: waiters are
         woken, by a message or, if the holder's lock is redis-py's, within 50 ms."""
         claim = self._claim(sleep, blocking, blocking_timeout, token, process.owner_text(""))
         if claim is None:

@@ -42,8 +42,9 @@ if TYPE_CHECKING:
     from lockkit.stores.contract import Waited
 
 OWN = (
-    ": this very thread or task, which would wait for itself, or another of the same name. Use the "
-    "lease that it has (in a view, that of lock_view), or say reentrant=True in both places"
+    ": that is this thread or task itself (or one with the same name), so waiting would never end. "
+    "Use the lease it already has (in a view, that of lock_view), or say reentrant=True in both "
+    "places"
 )
 
 TAKEOVER_STEP = 0.002

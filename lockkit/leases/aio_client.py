@@ -104,7 +104,7 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
         return await anext(self.holders(check_name(name)), None)
 
     async def last_words(self, name: str | None = None) -> list[LockInfo]:
-        """How leases ended that were not released, in the last day; or of one name."""
+        """How leases that were not released ended in the last day: all, or those of one name."""
         return await self.perform(self._listed.last_words(name and check_name(name)))
 
     async def break_(self, name: str, *, fence: int, by: str = "") -> bool:

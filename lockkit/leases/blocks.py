@@ -223,7 +223,7 @@ class TaskLease(_Lease):
 
 
 def _task() -> int:
-    """A key for the current task. asyncio is there if there is one."""
+    """A key for the current task. If a task runs, asyncio has been imported."""
     import asyncio
 
     return id(asyncio.current_task())

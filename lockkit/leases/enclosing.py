@@ -140,7 +140,7 @@ class EnclosingLease(Lease):
 
 
 def takers_of_others(lease: BaseLease) -> set[str]:
-    """The threads and tasks with other leases on its claim that an order's end gives back, too."""
+    """The threads and tasks whose leases on the same claim the order's end also releases."""
     others = (each for each in lease._hold.leases() if each is not lease)
     return takers(each for each in others if not hasattr(each, "_is_free"))
 

@@ -210,7 +210,7 @@ class BaseLock(Generic[AnyLease]):
         return self.name, self._entrant()
 
     def _kept(self) -> AnyLease | None:
-        """The lease that a transaction already keeps until its end, and that is returned again."""
+        """The lease that an open transaction already keeps; ``acquire`` returns it again."""
         return None
 
     def _itself(self) -> str:

@@ -167,7 +167,7 @@ def _releasing_each(
 
 
 def _graver(one: BaseException | None, other: BaseException) -> BaseException:
-    """The first; or an interrupt, whenever it came: a store that fails must not hide it."""
+    """The first error, unless another is an interrupt: a failing store must not hide that."""
     is_graver = isinstance(one, Exception) and not isinstance(other, Exception)
     return other if one is None or is_graver else one
 

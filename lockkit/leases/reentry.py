@@ -32,8 +32,8 @@ class Entry:
             hold.on_lost = {}  # now, before several threads add to it
 
     def is_too_short(self, ttl: float) -> bool:
-        """Whether the claim must be extended for a lease of this ttl. If it ends later anyway, an
-        extension would shorten it."""
+        """Whether the claim must be extended for a lease of this ttl. Not if it already ends later:
+        an extension would shorten it."""
         moment = now()
         renewed = ttl <= self.hold.ttl and self.hold.renewable(moment)
         return not renewed and moment + ttl > self.hold.deadline

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from lockkit.orders.record import OrderResponse
 
 MOST_DUPLICATES = 3
-"""How often in a row another try may be first and its record gone at the next look: it was rolled
-back, or has expired."""
+"""How many times in a row a duplicate key may be reported although its record is gone at the next
+look: it was rolled back, or has expired."""
 
 _TAG = re.compile(r" #([0-9a-f]{12})$")
 

@@ -69,7 +69,7 @@ class OrderStopped(LockError):
     """This request cannot do its order: somebody else has, or its lease or a store is gone.
 
     Nothing that it did in ``commit_in`` was saved, or that is not known. Do not catch it.
-    ``reject``: the answer to give; None: look which try was first.
+    ``reject``: the answer. None: look up which try was first.
     """
 
     def __init__(self, reject: Refusal | None) -> None:

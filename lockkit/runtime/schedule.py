@@ -16,7 +16,7 @@ BATCH_AHEAD = 0.1
 """Part of its renewal interval by which a hold is renewed early to share a batch."""
 
 DROPPED = "its lease was collected, never released"
-"""Marks such a hold. No more is done there: it may be the middle of a step of the schedule."""
+"""Marks such a hold. Nothing else happens here, because the schedule may be in mid-step."""
 
 
 class _Watched:

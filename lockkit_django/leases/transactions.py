@@ -178,7 +178,7 @@ def is_rolled_back(connection: BaseDatabaseWrapper) -> bool:
 
 
 def is_broken(connection: BaseDatabaseWrapper) -> bool:
-    """Whether the database can save nothing, although the view may say that all is well.
+    """Whether the database can no longer save anything, whatever the view returns.
 
     False if the view itself asks for the rollback, with ``set_rollback``: it knows its answer.
     """

@@ -99,8 +99,8 @@ def _lock_errors() -> Iterator[CheckMessage]:
         yield message(
             "I002",
             "If a view takes a lock by hand and does not catch its error, the answer is 500.",
-            f"Add {LOCK_ERRORS!r} to MIDDLEWARE for 423 and 503, as by lock_view; or silence this "
-            "check if no view takes a lock by hand.",
+            f"Add {LOCK_ERRORS!r} to MIDDLEWARE: such errors are then answered with 423 or 503, as "
+            "lock_view does; or silence this check if no view takes a lock by hand.",
         )
 
 

@@ -111,7 +111,7 @@ class OwnTransaction(OrderInDatabase):
         return response
 
     def fail(self, error: BaseException) -> HttpResponseBase | None:
-        """What the view has saved outside of its block stays, so nothing is said of that."""
+        """What the view saved outside its block stays, so do not claim that nothing was saved."""
         answer: HttpResponseBase | None = super().fail(error)
         is_undone = error is self._rolled_back_by and not self._committed
         return answer if is_undone else None

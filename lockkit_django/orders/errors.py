@@ -1,4 +1,4 @@
-"""Exceptions of views: who has raised them, and what was made of them."""
+"""Exceptions of views: where they come from and which response they became."""
 
 from __future__ import annotations
 

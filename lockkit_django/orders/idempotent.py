@@ -132,8 +132,8 @@ async def _run(
 
 
 def _is_exempt(http: HttpRequest, view: View) -> bool:
-    """Whether a class's ``dispatch`` makes orders, but this method is exempt, or what ``as_view``
-    returned."""
+    """Whether this method, or the result of ``as_view``, is exempt although the class's
+    ``dispatch`` makes orders."""
     called = called_by(view, http)
     callback = [http.resolver_match.func] if called else []  # type: ignore[union-attr]
     return any(options_in([place]).exempt for place in (*called, *callback))

@@ -137,7 +137,7 @@ class SharedTransaction(OrderInDatabase):
 
     def _end_early(self) -> None:
         self.abandon()
-        self.begun = True  # not to be begun again, but to be ended
+        self.begun = True  # do not begin it again; only end it
 
     def _end(self, response: HttpResponseBase) -> Any:
         if not self.begun:

@@ -53,8 +53,8 @@ class Exempt(set[Any]):
 def around(view: Any, run: Callable[..., Coroutine[Any, Any, Any]], marked: Any = None) -> Any:
     """A view that awaits ``run(exempt, args, kwargs)``, which never suspends in a thread.
 
-    ``exempt``: None in an event loop, where Django refuses ATOMIC_REQUESTS; in a thread what
-    ``marked``, by default the view, is exempt from.
+    ``exempt``: None in an event loop, where Django refuses ATOMIC_REQUESTS; in a thread: the
+    databases from which ``marked`` (default: the view) is exempt.
     """
     if iscoroutinefunction(view):
 

@@ -71,5 +71,5 @@ def _is_known(layer: Any) -> bool:
 
 
 def _maker(layer: Any) -> str:
-    """The decorator of Flask-Login that made this layer; else nothing."""
+    """The name of the Flask-Login decorator that made this wrapper; empty if none did."""
     return layer.__code__.co_qualname.partition(".")[0] if module_of(layer) == LOGIN else ""

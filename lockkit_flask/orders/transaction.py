@@ -87,7 +87,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
         return super().fail(error)
 
     def capture(self, response: Response) -> None:
-        """Whether the view redirects somebody without a user, and has saved nothing, is seen now.
+        """Note now whether the view sends an anonymous visitor elsewhere and has saved nothing.
 
         An app's own checks that ask for a login do so. It is not a result: the same form may be
         sent again after the login, and nothing here could happen twice. A view that commits

@@ -136,9 +136,9 @@ def test_one_that_was_released_says_so(client: LockClient) -> None:
 def test_what_this_thread_holds_itself(client: LockClient) -> None:
     """As in a view that locks the name of its own lock_view once more."""
     with client.lock("stock:42", label="POST /stock/42"):
-        with pytest.raises(LockHeld, match="POST /stock/42: this very thread or task, which would"):
+        with pytest.raises(LockHeld, match="POST /stock/42: that is this thread or task itself"):
             client.lock("stock:42", timeout=0).acquire()
-        with pytest.raises(lockkit.AcquireTimeout, match="which would wait for itself"):
+        with pytest.raises(lockkit.AcquireTimeout, match="waiting would never end"):
             client.lock("stock:42", timeout=0.05).acquire()
         said: list[str] = []
 
@@ -152,8 +152,8 @@ def test_what_this_thread_holds_itself(client: LockClient) -> None:
             thread = threading.Thread(target=other, name=name)
             thread.start()
             thread.join()
-    assert "wait for itself" not in said[0]
-    assert "wait for itself, or another of the same name" in said[1]
+    assert "waiting would never end" not in said[0]
+    assert "(or one with the same name), so waiting would never end" in said[1]
 
 
 def test_what_this_task_holds_itself(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_what_this_task_holds_itself(tmp_path: Path) -> None:
         async with lockkit.aio.connect(url) as found, found.lock("x"):
             await found.lock("x", timeout=0).acquire()
 
-    with pytest.raises(LockHeld, match="this very thread or task"):
+    with pytest.raises(LockHeld, match="this thread or task itself"):
         asyncio.run(enter_twice())
 
 
@@ -170,4 +170,4 @@ def test_what_somebody_else_holds(client: LockClient) -> None:
     hold(client, "x")
     with pytest.raises(LockHeld) as held:
         client.lock("x", timeout=0).acquire()
-    assert "wait for itself" not in str(held.value)
+    assert "waiting would never end" not in str(held.value)

@@ -30,7 +30,8 @@ class AsyncPoolWire(AsyncRedisWire):
 
     def _start(self) -> None:
         super()._start()
-        self._asking = 0  #: tasks in ``listen``: each begins to wait in the turn in which it ends
+        #: tasks in ``listen``; each starts to wait in the loop turn in which ``listen`` returns
+        self._asking = 0
 
     async def exchange(self, effect: Exchange) -> Any:
         payload = effect.payload

@@ -1,8 +1,8 @@
 """``redis+sentinel://h1,h2,h3/service``: locks in the master that the Sentinels name.
 
 Each connection leads to the current master: the Sentinels are asked first, then the server whether
-it is one. So no connection leads to a server that was demoted, or that comes back as if it were
-still the master, as long as a Sentinel answers that knows better. If a master is lost, so is what
+it is one. So no connection leads to a server that was demoted, or that returns believing it is
+still the master, as long as one better-informed Sentinel answers. If a master is lost, so is what
 it had not replicated, locks among it; fencing tokens go on growing.
 """
 

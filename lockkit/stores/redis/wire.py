@@ -61,7 +61,7 @@ class RedisWire:
             if self._connection is not None or self._inbox.is_forbidden:
                 return
             if self._failure is not None and self._failure is not before:
-                raise anew(self._failure)  # of the attempt that this one has waited for
+                raise anew(self._failure)  # the error of the attempt that this waiter waited for
             self._try_to_subscribe()
 
     def park(self, effect: Park) -> None:

@@ -114,8 +114,8 @@ class Sessions:
         return self._places.get(route)
 
     def unpin(self, route: Route, session: Session) -> None:
-        """The claim is over, and its session free for the next. The claim may have another one by
-        now, in which somebody else ends what is left of it."""
+        """The claim is over, and its session free for the next. The claim may have a new session
+        by now, in which another step ends what remains of this one."""
         with self._mutex:
             if self._pinned.get(route) is session:
                 del self._pinned[route]

@@ -206,7 +206,7 @@ class Slot:
                     self._connection = connection
                 else:
                     connection.close()
-        finally:  # if it is ours: an interrupt may have come before it was
+        finally:  # only if we have it: an interrupt may have come first
             try:  # noqa: SIM105  it must be the first thing that is called here
                 self._mutex.release()
             except RuntimeError:
@@ -219,7 +219,7 @@ class Slot:
             self._close()
 
     def _taken(self) -> Connection:
-        """It is out before the first look at it, as the handler of a signal may take one too."""
+        """Take it out before checking it, because a signal handler may take a connection, too."""
         connection, self._connection = self._connection, None
         if connection is not None:
             if connection.identity == self._connector.identity() and not connection.is_stale():

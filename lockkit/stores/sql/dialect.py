@@ -41,7 +41,7 @@ class Dialect:
 
 @functools.cache
 def load_dialect(name: str) -> Dialect:
-    """The dialect in ``<name>.sql``, and in ``table.sql`` what that does not say otherwise."""
+    """The dialect of a database. ``<name>.sql`` overrides ``table.sql``."""
     files = resources.files(__package__)
     texts = [files.joinpath(f"{file}.sql").read_text("utf-8") for file in ("table", name)]
     statements = {m[1]: m[2].strip() for text in texts for m in _STATEMENT.finditer(text)}

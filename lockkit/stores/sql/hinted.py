@@ -48,7 +48,8 @@ class HintInbox(Inbox):
             self._ahead[token] = processes
 
     def found(self, token: str) -> None:
-        """It was granted while it slept. If nobody said so, one ahead of it may not or cannot."""
+        """It was granted while it slept. If no hint came, a process ahead of it may be unable or
+        not allowed to send any."""
         if self.is_open and token in self._ahead and token not in self._hinted:
             self._doubted = now()
 

@@ -26,8 +26,8 @@ def stored(request: Request) -> Request:
 def taken_over(
     state: grant.State, request: Request, now: int
 ) -> grant.Outcome[Grant | Busy | Gone]:
-    """Acquire after what dead processes hold has expired, and dead waiters at the head have. Each
-    process is looked at once, however many claims it has."""
+    """First expire the leases of dead processes and the dead waiters at the head; then acquire.
+    Each process is looked at once, however many claims it has."""
     look = functools.cache(process.is_dead)
 
     def is_dead(owner: str) -> bool:

@@ -32,7 +32,7 @@ SIGNS = 32
 """How many signs of life are remembered: at most as many in a session's timeout."""
 
 GOODBYE_SECONDS = 1.0
-"""A server replies within this time, or has at least been told that the session ends."""
+"""Seconds within which a server has replied, or at least knows that the session ends."""
 
 NUMBERS = 2**20
 """How many requests are numbered in one connection, at most."""

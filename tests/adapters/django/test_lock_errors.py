@@ -177,7 +177,7 @@ def test_a_view_that_waits_for_itself_is_warned(caplog: pytest.LogCaptureFixture
     (told,) = [r for r in caplog.records if r.name == "lockkit"]
     assert told.levelname == "WARNING"
     assert f"{NAME!r} is held by " in told.getMessage()
-    assert "POST /first: this very thread or task, which would wait" in told.getMessage()
+    assert "POST /first: that is this thread or task itself" in told.getMessage()
 
 
 def test_a_wait_is_logged_for_whoever_looks_closely(caplog: pytest.LogCaptureFixture) -> None:

@@ -161,7 +161,7 @@ def test_on_busy_of_a_view_that_waits_for_itself_is_warned(
     assert view(RequestFactory().post("/")).status_code == 202
     (told,) = [each for each in caplog.records if " gets " in each.getMessage()]
     assert told.levelname == "WARNING"
-    assert "this very thread or task, which would wait for itself" in told.getMessage()
+    assert "that is this thread or task itself" in told.getMessage()
 
 
 def test_on_busy_in_drf() -> None:
@@ -274,4 +274,4 @@ def test_a_view_that_locks_its_own_name_again_is_told() -> None:
         return HttpResponse()
 
     assert deduct(RequestFactory().post("/stock/42"), sku="42").status_code == 200
-    assert "POST /stock/42: this very thread or task, which would wait for itself" in said[0]
+    assert "POST /stock/42: that is this thread or task itself" in said[0]

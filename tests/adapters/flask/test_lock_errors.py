@@ -134,7 +134,7 @@ def test_a_view_that_waits_for_itself_is_warned(
     (told,) = [r for r in caplog.records if " gets " in r.getMessage()]
     assert told.levelname == "WARNING"
     assert f"{NAME!r} is held by " in told.getMessage()
-    assert "POST /first: this very thread or task, which would wait" in told.getMessage()
+    assert "POST /first: that is this thread or task itself" in told.getMessage()
 
 
 @pytest.mark.parametrize("accept", ["*/*", "text/html"])

@@ -221,7 +221,7 @@ def test_on_busy_of_a_view_that_waits_for_itself_is_warned(
     assert app.test_client().post("/").status_code == 202
     (told,) = [each for each in caplog.records if " gets " in each.getMessage()]
     assert told.levelname == "WARNING"
-    assert "this very thread or task, which would wait for itself" in told.getMessage()
+    assert "that is this thread or task itself" in told.getMessage()
 
 
 def test_too_many_waiters_are_503_at_once(make_app: MakeApp) -> None:
@@ -521,5 +521,5 @@ def test_a_view_that_locks_its_own_name_again_is_told(app: Flask) -> None:
         return "kept"
 
     assert app.test_client().post("/stock/42").text == "kept"
-    assert "POST /stock/42: this very thread or task, which would wait for itself" in said[0]
+    assert "POST /stock/42: that is this thread or task itself" in said[0]
     assert "that of lock_view" in said[0]
