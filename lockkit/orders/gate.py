@@ -69,12 +69,12 @@ class OrderStopped(LockError):
     """This request cannot do its order: somebody else has, or its lease or a store is gone.
 
     Nothing that it did in ``commit_in`` was saved, or that is not known. Do not catch it.
-    ``reject``: the answer. None: look up which try was first.
+    ``refusal``: the answer. None: look up which try was first.
     """
 
-    def __init__(self, reject: Refusal | None) -> None:
-        super().__init__("the order is done elsewhere" if reject is None else reject.title)
-        self.reject = reject
+    def __init__(self, refusal: Refusal | None) -> None:
+        super().__init__("the order is done elsewhere" if refusal is None else refusal.title)
+        self.refusal = refusal
 
 
 class OpenOrder(ABC):
@@ -252,8 +252,8 @@ async def close(opened: OpenOrder, response: Any, way: Way) -> Any:
 async def stopped(opened: OpenOrder, stop: OrderStopped, way: Way) -> Any:
     """The answer to a request that found at its end that somebody else has done its order."""
     visit = opened.visit
-    if stop.reject is not None:
-        return visit.refuse(stop.reject)
+    if stop.refusal is not None:
+        return visit.refuse(stop.refusal)
     decision = await _reconsidered(opened, way)
     if isinstance(decision, Proceed):  # the view does not run a second time in one request
         return visit.refuse(refusals.running(1))

@@ -132,8 +132,8 @@ class ClaimedOrder(OpenOrder):
         has_run = self.begun or self.has_passed_by(response)
         failed = has_run and self._is_accident(response)
         answered = self.visit.answered(response) if has_run else NOT_RUN  # its lock was busy
-        reject = self._settle(answered, failed=failed)
-        return response if reject is None else self.visit.refuse(reject)
+        refusal = self._settle(answered, failed=failed)
+        return response if refusal is None else self.visit.refuse(refusal)
 
     @abstractmethod
     def _is_accident(self, response: Any) -> bool:

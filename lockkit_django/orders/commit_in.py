@@ -156,9 +156,9 @@ class OwnTransaction(OrderInDatabase):
             rows.update(Sql(connection), self._sealed, UNANSWERED)
         return True
 
-    def _stop(self, reject: Refusal | None) -> OrderStopped:
+    def _stop(self, refusal: Refusal | None) -> OrderStopped:
         self._stopped = True
-        return OrderStopped(reject)
+        return OrderStopped(refusal)
 
     def _answer(self, response: HttpResponseBase) -> HttpResponseBase:
         """The answer after the COMMIT: the stored response, or the view's, which is stored now."""

@@ -227,9 +227,9 @@ def run(shop: Shop, process: Process, order: Order, view: str) -> Any:
     if not isinstance(decision, Proceed):
         return decision
     response, failed = shop.view(decision, view)
-    reject = drive(shop.orders.settle(decision, response, failed=failed), store, locks)
+    refusal = drive(shop.orders.settle(decision, response, failed=failed), store, locks)
     give_back(decision.lease)
-    return reject or (response.body if response.status == 201 else response)
+    return refusal or (response.body if response.status == 201 else response)
 
 
 def run_awaited(shop: Shop, process: Process, order: Order, view: str) -> Any:
@@ -240,9 +240,9 @@ def run_awaited(shop: Shop, process: Process, order: Order, view: str) -> Any:
             return decision
         response, failed = shop.view(decision, view)
         settling = shop.orders.settle(decision, response, failed=failed)
-        reject = await adrive(settling, store, locks)
+        refusal = await adrive(settling, store, locks)
         await give_back_async(decision.lease)
-        return reject or (response.body if response.status == 201 else response)
+        return refusal or (response.body if response.status == 201 else response)
 
     return asyncio.run(running())
 

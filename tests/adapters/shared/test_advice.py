@@ -28,17 +28,17 @@ LANGUAGES = ["en", "zh-hans"]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("reject", ALL, ids=lambda reject: reject.code)
-def test_each_says_what_to_do(reject: Refusal, language: str) -> None:
-    said = reject.in_language(language)
+@pytest.mark.parametrize("refusal", ALL, ids=lambda refusal: refusal.code)
+def test_each_says_what_to_do(refusal: Refusal, language: str) -> None:
+    said = refusal.in_language(language)
     assert (said.language, bool(said.advice)) == (language, True)
     assert said.advice.replace("'", "&#x27;") in said.page()
     assert f'<html lang="{language}">' in said.page()
 
 
 def test_only_who_may_repeat_it_is_told_to() -> None:
-    for reject in ALL:
-        assert ("send the form again" in reject.advice) is (reject.retry_after is not None)
+    for refusal in ALL:
+        assert ("send the form again" in refusal.advice) is (refusal.retry_after is not None)
 
 
 def test_what_comes_from_outside_is_escaped() -> None:
