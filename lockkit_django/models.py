@@ -32,7 +32,7 @@ class OrderRecord(models.Model):
 
 
 class Lock(models.Model):
-    """One lock name, for ``django://`` on a server database: the table of the SQL backend.
+    """One lock name, for ``django://`` on a server database: the table of the SQL store.
 
     Written by lockkit's own connection only, never through this model. The columns are explained
     in ``lockkit/stores/sql/sqlite.sql``; an application without Django may share the table.

@@ -1,6 +1,6 @@
 """The grant rule: who gets a name, as pure functions over its state.
 
-Memory and SQL call these functions; the Lua scripts of the Redis backend mirror them. Each takes
+Memory and SQL call these functions; the Lua scripts of the Redis store mirror them. Each takes
 the state of one name, changes it in place, and says what to answer and whom to tell. ``now`` is
 the store's clock in microseconds; nothing here reads a clock.
 

@@ -1,4 +1,4 @@
-"""The values that pass between clients, flows and backends.
+"""The values that pass between clients, flows and stores.
 
 Times are seconds (float) at every interface of lockkit, and integer microseconds inside stores.
 The values are named tuples. They are immutable, and made in a third of the time that a frozen
@@ -94,7 +94,7 @@ class Usage(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One claim on one name, as a backend sees it. ``token`` proves it; never show it."""
+    """One claim on one name, as a store sees it. ``token`` proves it; never show it."""
 
     name: str
     token: str

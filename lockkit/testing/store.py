@@ -1,6 +1,6 @@
 """A store under test, for the conformance suite.
 
-A backend's tests give the suite a Store: its URL, and for a server the methods that break it.
+A store's tests give the suite a Store: its URL, and for a server the methods that break it.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def _path_in(uri: str) -> str:
 class TemporaryConnector(SQLiteConnector):
     """A temporary file, for a database in memory, which no other process can see either.
 
-    It is removed when the backend is closed and at the end of the process that made it.
+    It is removed when the store is closed and at the end of the process that made it.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What the SQL backend needs of a database driver, and how connections are shared and kept.
+"""What the SQL store needs of a database driver, and how connections are shared and kept.
 
 A connector is tiny, so that sqlite3, SQLAlchemy and Django each need only a page of code.
 """

@@ -4,7 +4,7 @@ A file of its own, because a write transaction on the application's database wou
 Nothing but the standard library is needed.
 
 The path is relative with three slashes and absolute with four, as in SQLAlchemy; a relative one is
-resolved once, when the backend is made.
+resolved once, when the store is made.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The suite every backend passes: subclass one class and say how your store is reached.
+"""The suite every store passes: subclass one class and say how your store is reached.
 
 ::
 

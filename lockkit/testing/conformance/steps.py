@@ -1,4 +1,4 @@
-"""Single steps of a backend, called directly: the flows rely on them."""
+"""Single steps of a store, called directly: the flows rely on them."""
 
 from __future__ import annotations
 
