@@ -7,17 +7,29 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from lockkit.engine.effects import Step
+from lockkit.engine import holding
+from lockkit.engine.effects import Exchange, Made, Step
 from lockkit.leases.blocks import TaskLease, TaskLock
 from lockkit.leases.default_store import connection_settings
 from lockkit.leases.kinds import Kinds
 from lockkit.leases.lease import BaseLease
 from lockkit.leases.lock import BaseLock
-from lockkit.model.checks import check_fence
-from lockkit.model.errors import ConfigurationError
+from lockkit.model.checks import check_fence, check_timeout
+from lockkit.model.clock import now
+from lockkit.model.errors import ConfigurationError, LockError
 from lockkit.model.names import check_name
 from lockkit.model.options import ClientOptions, KindOptions
-from lockkit.model.types import UNSET, LockInfo, Unset
+from lockkit.model.types import (
+    UNSET,
+    Grant,
+    Granted,
+    Kind,
+    LockInfo,
+    Release,
+    Request,
+    Unset,
+    granted,
+)
 from lockkit.runtime import entrants, process
 from lockkit.runtime.aio_run import arun
 from lockkit.runtime.aio_watchdog import AsyncWatchdog
@@ -31,9 +43,11 @@ if TYPE_CHECKING:
     from lockkit.leases.multi import AsyncMultiLock
     from lockkit.leases.reentry import Entry
     from lockkit.model.settings import AliasSettings
-    from lockkit.stores.contract import Store
+    from lockkit.stores.contract import Direct, Store
 
 R = TypeVar("R")
+
+REENTRANT, RELEASED = Kind.REENTRANT, Release.RELEASED  # looked up once: that takes time
 
 
 def connect(
@@ -86,6 +100,52 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
     def perform(self, step: Step[R]) -> Coroutine[Any, Any, R]:
         """Carry out one step of ``self.store``: see ``lockkit.stores.contract``."""
         return arun(step, self._wire, self._watchdog.withdraw_later)
+
+    async def _acquire(
+        self,
+        store: Direct,
+        request: Request,
+        taken: Callable[[Granted], R],
+        going_on: Callable[[Made], Step[R]],
+    ) -> R:
+        """As ``LockClient._acquire``. If cancelled, it leaves nothing behind either."""
+        sent, first, outcome = now(), None, None
+        try:
+            exchange = store.asked(request)
+            if exchange is not None:
+                outcome = store.answered(request, await self._exchanged(exchange))
+            if type(outcome) is Grant and (found := granted(request, outcome, sent, now())):
+                return taken(found)
+            first = Made(sent, outcome)
+            return await self.perform(going_on(first))
+        except BaseException as error:  # also if cancelled or interrupted
+            if first is not None and first.is_taken:
+                raise
+            first = Made(sent, store.unanswered(request, error))
+        return await self.perform(going_on(first))
+
+    async def _release(self, store: Direct, hold: Hold, sent: float) -> bool:
+        """As ``LockClient._release``."""
+        request, outcome = hold.request, None
+        try:
+            exchange = store.returned(request)
+            if exchange is not None:
+                outcome = store.taken_back(request, await self._exchanged(exchange))
+            if outcome is RELEASED:
+                return True
+            made = Made(sent, outcome)
+        except BaseException as error:  # noqa: BLE001  also if cancelled or interrupted
+            made = Made(sent, store.unanswered(request, error))
+        return await self.perform(holding.release(self._queue, hold, made=made))
+
+    async def _exchanged(self, exchange: Exchange) -> Any:
+        """The reply. Raises a cancellation that a driver swallowed, as ``arun`` does."""
+        task = asyncio.current_task()
+        heard = task.cancelling() if task else 0
+        reply = await self._wire.exchange(exchange)
+        if task and task.cancelling() > heard:
+            raise asyncio.CancelledError
+        return reply
 
     async def holders(self, name: str | None = None) -> AsyncIterator[LockInfo]:
         """All that is held, abandoned or queued for, streamed from the store, in no order."""
@@ -173,9 +233,16 @@ class AsyncLock(TaskLock["AsyncLease"], BaseLock["AsyncLease"]):
         ConfigurationError in another event loop than the client's. Cancelling it leaves neither a
         lease nor a place in the queue.
         """
-        self._client._stay_in_loop()
+        client, store = self._client, self._client._direct
+        client._stay_in_loop()
         await self._allow()
-        return await self._client.perform(self._acquiring(timeout))
+        if store is None or self._usage.kind is REENTRANT:
+            return await client.perform(self._acquiring(timeout))
+        self._permitted()
+        wait = self.timeout if timeout is UNSET else check_timeout("timeout", timeout)
+        request = self._request(client, wait)
+        going_on = partial(self._acquiring, timeout, request)
+        return await client._acquire(store, request, self._leased, going_on)
 
     async def _allow(self) -> None:
         """For adapters: raise if it must not be acquired now."""
@@ -202,3 +269,26 @@ class AsyncLease(BaseLease, TaskLease):
     async def downgrade(self) -> None:
         """As ``Lease.downgrade``."""
         await self._client.perform(self._downgrading())
+
+    async def release(self) -> bool:
+        client, hold, sent = self._client, self._hold, now()
+        store = client._direct
+        if store is None or self._entry or self._kept_by or hold.is_over(sent):
+            return await super().release()
+        if not self._finish() or self._foreign:  # as in ``Lease.release``
+            return False
+        try:
+            return await client._release(store, hold, sent)
+        finally:
+            self._given_back()
+
+    async def _end(self, error: type[BaseException] | None) -> None:
+        if self.released:
+            return
+        self._ends_by(error)
+        was_lost = self._overdue
+        try:
+            kept: bool | LockError = await self.release()
+        except holding.UNTOLD as failure:
+            kept = failure
+        self._left(kept, error, was_lost)

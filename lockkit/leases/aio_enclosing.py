@@ -49,6 +49,11 @@ class AsyncEnclosingLease(AsyncLease):
     __slots__ = ("_is_free",)  #: as in the blocking twin
     _client: AsyncEnclosingClient
 
+    async def release(self) -> bool:
+        if not hasattr(self, "_is_free") and self._client._in_order():  # seldom
+            return await self._client.perform(self._releasing())
+        return await super().release()
+
     def _releasing(self) -> Step[bool]:
         """Raises OpenTransaction, so that the order is rolled back."""
         if self.released or hasattr(self, "_is_free") or not self._client._in_order():

@@ -28,7 +28,6 @@ class _Entered(Protocol):
     """A lease, or those of several names."""
 
     def _belong_to(self, block: Block | None) -> None: ...
-    def _leaving(self, error: type[BaseException] | None) -> Step[None]: ...
     def _releasing(self) -> Step[bool]: ...
     def _extending(self, ttl: float | None) -> Step[None]: ...
 
@@ -37,8 +36,13 @@ class _ByThread(_Entered, Protocol):
     def _end(self, error: type[BaseException] | None) -> None: ...
 
 
+class _ByTask(_Entered, Protocol):
+    async def _end(self, error: type[BaseException] | None) -> None: ...
+
+
 L = TypeVar("L", bound=_Entered)
 T = TypeVar("T", bound=_ByThread)
+A = TypeVar("A", bound=_ByTask)
 F = TypeVar("F", bound=Callable[..., Any])
 
 Block = weakref.ref[partial[Any]]
@@ -76,9 +80,10 @@ def begun(manager: object) -> Block | None:
 
 
 if TYPE_CHECKING:
-    _Lease = _Entered
+    _ThreadLease = _ByThread
+    _TaskLease = _ByTask
 else:
-    _Lease = object
+    _ThreadLease = _TaskLease = object
 
 
 class ThreadLock(Generic[T]):
@@ -119,18 +124,18 @@ class ThreadLock(Generic[T]):
         found._end(kind)
 
 
-class TaskLock(Generic[L]):
+class TaskLock(Generic[A]):
     """The same, awaited."""
 
     __slots__ = ()
     _client: AsyncLockClient
-    _entered: dict[int, list[L]]
+    _entered: dict[int, list[A]]
 
     if TYPE_CHECKING:
 
-        async def acquire(self, timeout: float | None | Unset = UNSET) -> L: ...  # noqa: ASYNC109
+        async def acquire(self, timeout: float | None | Unset = UNSET) -> A: ...  # noqa: ASYNC109
 
-    async def try_acquire(self) -> L | None:
+    async def try_acquire(self) -> A | None:
         """The lease, or None if somebody else has the lock. Every other failure raises."""
         try:
             return await self.acquire(timeout=0)
@@ -139,7 +144,7 @@ class TaskLock(Generic[L]):
         except AcquireTimeout:
             return None
 
-    async def __aenter__(self) -> L:
+    async def __aenter__(self) -> A:
         block = begun(self)
         lease = await self.acquire()
         try:
@@ -151,16 +156,16 @@ class TaskLock(Generic[L]):
 
     @leaving
     async def __aexit__(
-        self, kind: type[BaseException] | None, *_: object, lease: list[L] | None = None
+        self, kind: type[BaseException] | None, *_: object, lease: list[A] | None = None
     ) -> None:
         found = lease.pop() if lease else _leave(self._entered, _task())
         try:
             await self._client._await_left_over(kind)
         finally:
-            await self._client.perform(found._leaving(kind))
+            await found._end(kind)
 
 
-class ThreadLease(_Lease):
+class ThreadLease(_ThreadLease):
     """What a lease on one name, or on several, has its client do."""
 
     __slots__ = ()
@@ -191,11 +196,8 @@ class ThreadLease(_Lease):
         """Release. Raises LeaseLost if the body succeeded, but the lease was lost."""
         self._end(kind)
 
-    def _end(self, error: type[BaseException] | None) -> None:
-        self._client.perform(self._leaving(error))
 
-
-class TaskLease(_Lease):
+class TaskLease(_TaskLease):
     """The same, awaited."""
 
     __slots__ = ()
@@ -219,7 +221,7 @@ class TaskLease(_Lease):
         try:
             await self._client._await_left_over(kind)
         finally:
-            await self._client.perform(self._leaving(kind))
+            await self._end(kind)
 
 
 def _task() -> int:

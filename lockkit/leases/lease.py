@@ -199,19 +199,6 @@ class BaseLease:
         self._client._watchdog.unwatch(hold)
         self._client.note_hold(hold.name, now() - hold.granted)
 
-    def _leaving(self, error: type[BaseException] | None) -> Step[None]:
-        """Release at the end of a block. If the body had the lock to its end, a failure to tell the
-        store is only logged. Raises LeaseLost if the body succeeded without the lock."""
-        if self.released:
-            return
-        self._ends_by(error)
-        was_lost = self._overdue
-        try:
-            kept: bool | LockError = yield from self._releasing()
-        except holding.UNTOLD as failure:
-            kept = failure
-        self._left(kept, error, was_lost)
-
     def _ends_by(self, error: type[BaseException] | None) -> None:
         """Called before the release, with the error that leaves its block, or None."""
 
@@ -223,6 +210,9 @@ class BaseLease:
     def _left(
         self, kept: bool | LockError, error: type[BaseException] | None, was_lost: bool
     ) -> None:
+        """After the release at the end of a block. If the body had the lock to its end, a failure
+        to tell the store is only logged. Raises LeaseLost if the body succeeded without the lock.
+        """
         if isinstance(kept, LockError):
             log.warning("release of %r not confirmed: %s", self.name, kept)
             kept = not was_lost

@@ -127,9 +127,15 @@ class MultiLease(_MultiLease["Lease"], ThreadLease):
     """The leases of ``client.multi``. An error has the name of the lease that failed; ``release``
     returns True if all were still ours."""
 
+    def _end(self, error: type[BaseException] | None) -> None:
+        self._client.perform(self._leaving(error))
+
 
 class AsyncMultiLease(_MultiLease["AsyncLease"], TaskLease):
     """As ``MultiLease``, awaited."""
+
+    async def _end(self, error: type[BaseException] | None) -> None:
+        await self._client.perform(self._leaving(error))
 
 
 def releasing_all(leases: Sequence[BaseLease]) -> Step[bool]:

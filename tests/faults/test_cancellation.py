@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lockkit import aio
+from lockkit.engine.effects import Exchange
 
 TTL = 600.0
 """Seconds: what is left behind does not go away by itself while a test lasts."""
@@ -186,6 +188,43 @@ async def test_a_release(locks: aio.AsyncLockClient, times: int) -> None:
     leases.append(await locks.lock(NAME).acquire())
     assert await at_each_await(lambda _: leases.pop().release(), times, after) > 0
     await leases.pop().release()
+
+
+@pytest.mark.parametrize("does", ["acquire", "release"])
+async def test_a_cancellation_that_a_driver_swallows(
+    locks: aio.AsyncLockClient, does: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As asyncio.wait_for does on Python 3.11 if its result comes at the same moment."""
+    wire, lease = locks._wire, await locks.lock(NAME).acquire()
+    if does == "acquire":
+        await lease.release()
+    exchange = wire.exchange
+
+    async def swallowing(effect: Exchange) -> Any:
+        monkeypatch.undo()
+        reply = await exchange(effect)
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        return reply
+
+    monkeypatch.setattr(wire, "exchange", swallowing)
+    step = locks.lock(NAME).acquire() if does == "acquire" else lease.release()
+    task: asyncio.Task[Any] = asyncio.ensure_future(step)
+    await asyncio.wait([task], timeout=SOON)
+    assert task.cancelled()
+    await nothing_is_left(locks)
+
+
+async def test_a_coroutine_that_is_closed_awaits_nothing_more(locks: aio.AsyncLockClient) -> None:
+    lease = await locks.lock("other").acquire()
+    for step in (locks.lock(NAME).acquire(), lease.release()):
+        step.send(None)
+        step.close()
+    lease = await locks.lock("another").acquire()
+    assert await lease.release()
 
 
 async def test_a_release_whose_client_is_closed_then(locks: aio.AsyncLockClient, url: str) -> None:
