@@ -242,7 +242,6 @@ def test_a_killed_session_is_noticed_within_a_heartbeat_and_a_second(
 
 def test_a_restart_of_the_server_ends_all_leases(connect: Connect, server: SessionServer) -> None:
     lease = connect(ttl=2 * TTL).lock("a").acquire()
-    on_disk(server)
     server.server.kill()
     server.server.start()
     is_over(lease, connect)
@@ -255,15 +254,8 @@ def test_so_does_a_process_of_the_server_that_crashes(
     """PostgreSQL ends all others then, as they may have written into memory that they share."""
     lease = connect(ttl=2 * TTL).lock("a").acquire()
     with psycopg.connect(server.bare, autocommit=True) as unrelated:
-        on_disk(server)
         server.server.kill_backend(unrelated.info.backend_pid)
         is_over(lease, connect)
-
-
-def on_disk(server: SessionServer) -> None:
-    """The table of ``mode=row``: the tests' PostgreSQL does not wait for its disk by itself."""
-    if isinstance(server.server, PostgresServer):
-        server.server.execute("checkpoint")
 
 
 def is_over(lease: lockkit.Lease, connect: Connect) -> None:

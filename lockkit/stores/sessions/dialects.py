@@ -48,6 +48,9 @@ class Dialect(ABC):
     create: ClassVar[str] = ""
     """Makes its table."""
 
+    durably: ClassVar[str] = ""
+    """Said first in the transaction that makes it: no crash of the server undoes that then."""
+
     prepared: ClassVar[str] = ""
     """The statements that each session runs first."""
 

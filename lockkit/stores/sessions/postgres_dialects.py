@@ -84,6 +84,7 @@ class PostgresRow(Postgres, OfRows):
     """SELECT … FOR UPDATE. A ROLLBACK gives the row back, and writes nothing."""
 
     missing: ClassVar[str] = "42P01"
+    durably: ClassVar[str] = "SET LOCAL synchronous_commit = on; "
     create: ClassVar[str] = (
         "CREATE TABLE IF NOT EXISTS lockkit_row (id varchar(64) PRIMARY KEY, "
         "name varchar(1024) NOT NULL, made timestamptz NOT NULL DEFAULT now()); "

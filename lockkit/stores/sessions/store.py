@@ -49,8 +49,8 @@ class SessionStore(Attempts, Sessioned):
         return AsyncSessionWire(close)
 
     def create_table(self) -> None:
-        if sql := self.ddl():
-            run(self._elsewhere(lambda route, session: self._say(session, route, sql)), self.wire())
+        if sql := self._sql.durably + self.ddl():
+            run(self._elsewhere(lambda route, found: self._say(found, route, sql)), self.wire())
 
     def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
         check_length(request.ttl)
