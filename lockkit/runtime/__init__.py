@@ -1,1 +1,1 @@
-"""What performs the rules: blocking and asyncio drivers, renewal, forks, threads and exits."""
+"""What performs the rules: blocking and asyncio runners, renewal, forks, threads and exits."""

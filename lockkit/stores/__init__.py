@@ -1,1 +1,1 @@
-"""Where leases live: one module per store. Import none of them directly; use a URL."""
+"""Where leases live: one module or package per store. You name a store by its URL."""
