@@ -19,12 +19,11 @@ end
 local function milliseconds(us) return string.format('%.0f', math.max(math.ceil(us / 1000), 1)) end
 
 local KEPT = 600000 -- ms: the grace period
-local DAY = 86400000 -- ms
 
--- What lies beside the key outlives it by the grace period; beside a key without a TTL, which others
--- may delete or repair, it is there for a day.
+-- What lies beside the key outlives it by the grace period. Without it, a key that has no TTL on
+-- purpose could be taken for one that was left behind.
 local function remember(ttl)
-  redis.call('PEXPIRE', KEYS[1], (ttl < FOREVER and math.ceil(ttl / 1000) or DAY) + KEPT)
+  redis.call('PEXPIRE', KEYS[1], math.ceil(ttl / 1000) + KEPT)
 end
 
 local function write(token, until_, fence, rest, queued)
