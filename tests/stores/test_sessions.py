@@ -24,6 +24,7 @@ from forking import in_child
 from servers_of_sessions import (
     ADVISORY,
     GET_LOCK,
+    MARIADB_ROW,
     ROW,
     ROWS,
     SERVERS,
@@ -756,6 +757,24 @@ def test_also_for_the_one_that_cancels_a_statement(
     with connect().lock("a"), pytest.raises(AcquireTimeout):
         waiting.lock("a").acquire(timeout=0.1)
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    "server", [GET_LOCK, MARIADB_ROW], ids=lambda kind: kind.name, indirect=True
+)
+@pytest.mark.parametrize("unusable", ["canary€", 5])
+def test_one_that_cannot_be_sent_is_shown_nowhere(
+    connect: Connect, server: SessionServer, unusable: object
+) -> None:
+    """At first it is an error. When a wait is cancelled, its session ends without it."""
+    with pytest.raises(ConfigurationError, match="PyMySQL cannot send the user or") as refused:
+        connect(options={"password": lambda: unusable}).lock("a").acquire()
+    assert "canary" not in repr(refused.value) + repr(refused.value.__cause__)
+    answers: list[object] = ["", unusable]
+    waiting = connect(options={"password": lambda: answers.pop(0)})
+    with connect().lock("a"), pytest.raises(AcquireTimeout):
+        waiting.lock("a").acquire(timeout=0.1)
+    eventually(lambda: not server.waiters())
 
 
 class Vault:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pymysql  # type: ignore[import-untyped]
 from pymysql.constants import CLIENT, COMMAND  # type: ignore[import-untyped]
 
-from lockkit.model.errors import BackendUnavailable, StoreRefused
+from lockkit.model.errors import BackendUnavailable, ConfigurationError, StoreRefused
 from lockkit.stores.servers import (
     MYSQL_LOST,
     MYSQL_REFUSED,
@@ -164,6 +164,10 @@ class MySQLConnection(Connection):
 def connected(arguments: Arguments) -> Any:
     try:
         return pymysql.connect(**arguments(), client_flag=CLIENT.MULTI_STATEMENTS)
+    except (TypeError, UnicodeError):  # their texts show the password
+        raise ConfigurationError(
+            "PyMySQL cannot send the user or the password: they must be texts of Latin-1 characters"
+        ) from None
     except (pymysql.MySQLError, RuntimeError) as error:
         raise_unless_rsa_is_missing(error)
         raise no_connection(error) from error
