@@ -164,7 +164,7 @@ class Session:
             except RuntimeError:  # at the end of the program, where kazoo's thread goes on alone
                 self._handler.on_end = self._stopping.set
                 self.kazoo._safe_close = list
-                self._work(self._leave)
+                self._work(self._leave if self._has_begun else self._stop)
         return self._stopping
 
     def let_go(self) -> None:
