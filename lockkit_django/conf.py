@@ -35,12 +35,15 @@ def kept(read: Callable[[], T]) -> _lru_cache_wrapper[T]:
 
 
 def need_settings(scheme: str) -> None:
-    """Raises ConfigurationError where there are no settings of Django."""
-    if not (settings.configured or os.environ.get(ENVIRONMENT_VARIABLE)):
+    """Raises ConfigurationError where there are no settings of Django, or wrong ones."""
+    try:
+        settings.INSTALLED_APPS  # noqa: B018  the first look imports them
+    except Exception as error:
+        unread = f"{ENVIRONMENT_VARIABLE} leads to none ({type(error).__name__}): correct it"
+        remedy = unread if os.environ.get(ENVIRONMENT_VARIABLE) else f"set {ENVIRONMENT_VARIABLE}"
         raise ConfigurationError(
-            f"{scheme}:// needs Django's settings: set {ENVIRONMENT_VARIABLE}, or use "
-            "'manage.py locks' for the command"
-        )
+            f"{scheme}:// needs Django's settings: {remedy}, or use 'manage.py locks'"
+        ) from error
 
 
 def lock_settings() -> dict[str, AliasSettings]:

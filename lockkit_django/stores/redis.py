@@ -9,7 +9,6 @@ in it are lost.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any, Self
 
 import redis
@@ -47,8 +46,13 @@ def _pool_of_cache(alias: str) -> Any:
         raise DriverMissing(f"the cache {alias!r}: {error} ({extra})") from error
     clients: Any = getattr(cache, "client", getattr(cache, "_cache", None))
     pool = None
-    with suppress(AttributeError, NotImplementedError):  # the latter: a ShardClient has several
+    try:
         pool = clients.get_client(write=True).connection_pool
+    except (AttributeError, NotImplementedError):  # the latter: a ShardClient has several
+        pass
+    except Exception as error:  # noqa: BLE001  of any driver; its text may show the URL
+        kind = type(error).__name__
+        raise ConfigurationError(f"the cache {alias!r} cannot be used: it raises {kind}") from None
     if isinstance(pool, redis.ConnectionPool):
         return pool
     raise ConfigurationError(
