@@ -118,6 +118,9 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
                 return taken(found)
             first = Made(sent, outcome)
             return await self.perform(going_on(first))
+        except GeneratorExit as error:  # nothing can be awaited any more
+            store.unanswered(request, error)
+            raise
         except BaseException as error:  # also if cancelled or interrupted
             if first is not None and first.is_taken:
                 raise
@@ -134,6 +137,9 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
             if outcome is RELEASED:
                 return True
             made = Made(sent, outcome)
+        except GeneratorExit as error:
+            store.unanswered(request, error)
+            raise
         except BaseException as error:  # noqa: BLE001  also if cancelled or interrupted
             made = Made(sent, store.unanswered(request, error))
         return await self.perform(holding.release(self._queue, hold, made=made))
@@ -271,8 +277,7 @@ class AsyncLease(BaseLease, TaskLease):
         await self._client.perform(self._downgrading())
 
     async def release(self) -> bool:
-        client, hold, sent = self._client, self._hold, now()
-        store = client._direct
+        client, store, hold, sent = self._client, self._client._direct, self._hold, now()
         if store is None or self._entry or self._kept_by or hold.is_over(sent):
             return await super().release()
         if not self._finish() or self._foreign:  # as in ``Lease.release``

@@ -25,7 +25,8 @@ class Replies:
 
     def feed(self, data: bytes) -> list[Any]:
         """The replies that are whole now. Raises ValueError if it is not RESP."""
-        if data[:1] == b":" and data.find(END) == len(data) - 2 and not (self._rest or self._begun):
+        is_line = 0 < data.find(END) == len(data) - 2 and not (self._rest or self._begun)
+        if is_line and data[:1] == b":":
             return [int(data[1:])]  # one number: most often
         text = self._rest + data
         at, begun, found = 0, self._begun, []
