@@ -83,8 +83,8 @@ class Queueing:
     local: Any
 
     def __init__(self, *args: Any, renew: bool = False, **kwargs: Any) -> None:
-        """Takes the arguments of redis-py's lock. ``renew``: it does not expire while somebody has
-        this object and has not released it; needs a ``timeout``. Default: it expires."""
+        """Takes redis-py's arguments. ``renew``: it does not expire while somebody has this object
+        and has not released it; needs a ``timeout``. Default: it expires, as redis-py's does."""
         super().__init__(*args, **kwargs)
         self.renew = renew
 

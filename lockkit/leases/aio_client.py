@@ -118,13 +118,12 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
                 return taken(found)
             first = Made(sent, outcome)
             return await self.perform(going_on(first))
-        except GeneratorExit as error:  # nothing can be awaited any more
-            store.unanswered(request, error)
-            raise
         except BaseException as error:  # also if cancelled or interrupted
             if first is not None and first.is_taken:
                 raise
             first = Made(sent, store.unanswered(request, error))
+            if isinstance(error, GeneratorExit):  # nothing can be awaited any more
+                raise
         return await self.perform(going_on(first))
 
     async def _release(self, store: Direct, hold: Hold, sent: float) -> bool:
@@ -137,11 +136,10 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
             if outcome is RELEASED:
                 return True
             made = Made(sent, outcome)
-        except GeneratorExit as error:
-            store.unanswered(request, error)
-            raise
-        except BaseException as error:  # noqa: BLE001  also if cancelled or interrupted
+        except BaseException as error:  # also if cancelled or interrupted
             made = Made(sent, store.unanswered(request, error))
+            if isinstance(error, GeneratorExit):
+                raise
         return await self.perform(holding.release(self._queue, hold, made=made))
 
     async def _exchanged(self, exchange: Exchange) -> Any:

@@ -19,7 +19,7 @@ def test_every_python_block_of_the_readme_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LOCKKIT_URL", raising=False)
-    text = (ROOT / "README.md").read_text().replace("/var/lib/shop/", f"{tmp_path}/")
+    text = (ROOT / "README.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert len(blocks) >= 2
     names: dict[str, Any] = {}

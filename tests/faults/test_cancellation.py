@@ -227,6 +227,24 @@ async def test_a_coroutine_that_is_closed_awaits_nothing_more(locks: aio.AsyncLo
     assert await lease.release()
 
 
+def test_nor_does_one_that_is_closed_when_no_loop_runs(url: str) -> None:
+    """As a pending task is, at the end of a program."""
+
+    async def begun() -> tuple[aio.AsyncLockClient, list[Coroutine[Any, Any, object]]]:
+        client = aio.connect(url, ttl=TTL)
+        lease = await client.lock("other").acquire()
+        steps: list[Coroutine[Any, Any, object]] = [client.lock(NAME).acquire(), lease.release()]
+        for step in steps:
+            step.send(None)
+        return client, steps
+
+    with asyncio.Runner() as runner:
+        client, steps = runner.run(begun())
+        for step in steps:
+            step.close()
+        runner.run(client.close())
+
+
 async def test_a_release_whose_client_is_closed_then(locks: aio.AsyncLockClient, url: str) -> None:
     """Nobody is left who could tell the store later: what was begun is carried out."""
     other = aio.connect(url, ttl=TTL)

@@ -42,6 +42,15 @@ def test_a_reply_waits_for_its_end() -> None:
     assert replies.feed(b"\r\n") == [b"next"]
 
 
+@pytest.mark.parametrize("first", range(1, 5))
+def test_a_number_may_come_in_two_pieces(first: int) -> None:
+    """A number that is whole is read in a way of its own."""
+    replies, text = Replies(), b":42\r\n"
+    assert replies.feed(text) == [42]
+    assert replies.feed(text[:first]) == []
+    assert replies.feed(text[first:]) == [42]
+
+
 def test_what_a_pool_may_say_in_resp_3() -> None:
     text = b"%1\r\n$4\r\nsave\r\n$0\r\n\r\n=7\r\ntxt:abc\r\n_\r\n"
     assert fed([text]) == fed(text[at : at + 1] for at in range(len(text)))

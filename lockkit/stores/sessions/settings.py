@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -34,12 +34,12 @@ class Said(NamedTuple):
     password: str | Callable[[], str] | None
     session_pooler: bool
 
-    def key(self) -> Said:
+    def key(self) -> Hashable:
         """Equal for clients that share their sessions: the same function gives the password."""
         try:
             hash(self)
         except TypeError:  # its object has no hash
-            return self._replace(password=f"of {id(self.password)}")
+            return id(self.password), self._replace(password=None)
         return self
 
     def __repr__(self) -> str:
