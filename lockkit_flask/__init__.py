@@ -18,8 +18,8 @@ from lockkit.model.errors import DriverMissing, OpenTransaction
 try:
     from lockkit_flask.extension import LockKit
     from lockkit_flask.leases.request_leases import current_lease
+    from lockkit_flask.orders.app_orders import idempotent
     from lockkit_flask.orders.forms import new_order_id, order_id_field, remember_guest
-    from lockkit_flask.orders.gate import idempotent
     from lockkit_flask.orders.open_order import CurrentOrder, current_order
     from lockkit_flask.signals import order_conflict, order_orphaned, order_replayed
     from lockkit_flask.state import AppLocks, alocks, locked, locks

@@ -13,7 +13,7 @@ from lockkit_flask.conf import default_location, read_config
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.operate import checks, command
 from lockkit_flask.orders import forms
-from lockkit_flask.orders.gate import Gate
+from lockkit_flask.orders.app_orders import AppOrders
 from lockkit_flask.state import EXTENSION, AppLocks, app_locks
 from lockkit_flask.web import lock_view, refusals
 
@@ -46,7 +46,7 @@ class LockKit:
             with contextlib.suppress(OSError):  # the first use of the file will tell
                 Path(app.instance_path).mkdir(parents=True, exist_ok=True)
         if locks.config.orders is not None:
-            locks.orders = Gate(app, locks.config.orders, locks)
+            locks.orders = AppOrders(app, locks.config.orders, locks)
         app.jinja_env.globals["order_id_field"] = forms.order_id_field
         request_leases.install(app)  # after the orders, whose transactions then end first
         db_session.watch_contexts(app)

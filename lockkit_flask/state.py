@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from lockkit_flask.conf import Config
     from lockkit_flask.leases.aio_client import AsyncClients
-    from lockkit_flask.orders.gate import Gate
+    from lockkit_flask.orders.app_orders import AppOrders
 
 EXTENSION = "lockkit"
 
@@ -37,7 +37,7 @@ class AppLocks(ClientsByAlias[FlaskLockClient]):
     def __init__(self, config: Config) -> None:
         super().__init__(lambda: config.aliases, FlaskLockClient)
         self.config = config
-        self.orders: Gate | None = None  #: None: LOCKKIT_ORDERS is not set
+        self.orders: AppOrders | None = None  #: None: LOCKKIT_ORDERS is not set
         self.serves = False  #: a request has come, and no setting came after ``config``
         self._in_loop: AsyncClients | None = None
         for alias in self:

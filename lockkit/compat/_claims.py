@@ -1,4 +1,4 @@
-"""What the blocking and the asyncio lock of ``redis`` share: one claim, and what is kept of it."""
+"""What the blocking and the asyncio lock of ``redis`` share: one attempt and what is kept."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import Any, NamedTuple, TypeVar, cast
 import redis
 from redis.exceptions import LockError, LockNotOwnedError, RedisError
 
-from lockkit.engine import flow, holding
+from lockkit.engine import holding, waiting
 from lockkit.engine.effects import Made, Step
+from lockkit.engine.times import alive_for
 from lockkit.leases.aio_client import AsyncLockClient
 from lockkit.leases.client import LockClient
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError, LeaseLost
 from lockkit.model.settings import AliasSettings
-from lockkit.model.types import Granted, Mode, Request, alive_for
+from lockkit.model.types import Granted, Mode, Request
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.process import new_token
 from lockkit.stores.contract import Waited
@@ -62,7 +63,7 @@ class Acquisition:
         self._ended = True
 
 
-class Claim(NamedTuple):
+class Attempt(NamedTuple):
     request: Request
     wait: float | None  #: seconds; None: for ever
     suffix: str  #: of the token: what the key is to say instead of it
@@ -115,7 +116,7 @@ class Queueing:
 
     def _claim(
         self, sleep: Any, blocking: Any, blocking_timeout: Any, token: Any, owner: str
-    ) -> Claim | None:
+    ) -> Attempt | None:
         """None: redis-py's own acquire does it, with this timeout."""
         milliseconds = int(self.timeout * 1000) if self.timeout else None
         if milliseconds is not None and milliseconds < SHORTEST:
@@ -130,8 +131,8 @@ class Queueing:
             owner=owner,
             mode=Mode.TRY if wait == 0 else Mode.ENQUEUE,
         )
-        claim = Claim(request, wait, "" if token is None else f":{self._encoded(token).hex()}")
-        return claim._replace(request=request._replace(token=claim.new_token()))
+        attempt = Attempt(request, wait, "" if token is None else f":{self._encoded(token).hex()}")
+        return attempt._replace(request=request._replace(token=attempt.new_token()))
 
     def _encoded(self, text: Any) -> bytes:
         return bytes(pool_of(self.redis).get_encoder().encode(text))
@@ -186,16 +187,16 @@ def hold_of(granted: Granted) -> Hold:
 
 
 def acquiring(
-    store: Waited, claim: Claim, taken: Callable[[Hold], None], first: Made | None = None
+    store: Waited, attempt: Attempt, taken: Callable[[Hold], None], first: Made | None = None
 ) -> Step[None]:
     """A grant by message lasts only as long as a waiter counts as alive: give it the whole ttl.
 
     ``taken``: notes it. Interrupted before that is done, it leaves nothing behind. ``first``: the
     first attempt, if it was made already."""
-    request, wait, _ = claim
+    request, wait, _ = attempt
     until = None if wait is None else now() + wait
     while True:
-        granted = yield from flow.acquire(store, request, wait, claim.new_token, first=first)
+        granted = yield from waiting.acquire(store, request, wait, attempt.new_token, first=first)
         first = None
         try:
             hold = hold_of(granted)
@@ -206,7 +207,7 @@ def acquiring(
             raise
         except LeaseLost:  # an operator was faster
             wait = None if until is None else max(until - now(), 0.0)
-            request = request._replace(token=claim.new_token())
+            request = request._replace(token=attempt.new_token())
         except BaseException:
             yield from holding.abandon(store, granted.request)
             raise

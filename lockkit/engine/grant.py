@@ -21,18 +21,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from lockkit.engine.state import GRACE_SECONDS, SECOND, TOMB_SECONDS, Holder, State, Waiter
+from lockkit.engine.times import alive_for
 from lockkit.model.errors import OTHER_KIND, WRITE_FIRST, KindMismatch, UpgradeRefused
-from lockkit.model.types import (
-    Busy,
-    Gone,
-    Grant,
-    Kind,
-    Mode,
-    Release,
-    Renewal,
-    Request,
-    alive_for,
-)
+from lockkit.model.types import Busy, Gone, Grant, Kind, Mode, Release, Renewal, Request
 
 __all__ = [  # the rule, and its data
     "GRACE_SECONDS", "SECOND", "TOMB_SECONDS", "Holder", "Outcome", "State", "Waiter",

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lockkit.model.types import Kind, Request, alive_for
+from lockkit.engine.times import alive_for
+from lockkit.model.types import Kind, Request
 
 SECOND = 1_000_000
 TOMB_SECONDS = 600

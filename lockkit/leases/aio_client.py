@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from lockkit.engine import holding
 from lockkit.engine.effects import Exchange, Made, Step
+from lockkit.engine.times import granted
 from lockkit.leases.blocks import TaskLease, TaskLock
 from lockkit.leases.default_store import connection_settings
 from lockkit.leases.kinds import Kinds
@@ -19,17 +20,7 @@ from lockkit.model.clock import now
 from lockkit.model.errors import ConfigurationError, LockError
 from lockkit.model.names import check_name
 from lockkit.model.options import ClientOptions, KindOptions
-from lockkit.model.types import (
-    UNSET,
-    Grant,
-    Granted,
-    Kind,
-    LockInfo,
-    Release,
-    Request,
-    Unset,
-    granted,
-)
+from lockkit.model.types import UNSET, Grant, Granted, Kind, LockInfo, Release, Request, Unset
 from lockkit.runtime import entrants, process
 from lockkit.runtime.aio_run import arun
 from lockkit.runtime.aio_watchdog import AsyncWatchdog

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar, Unpack
 
 from lockkit.engine import holding
 from lockkit.engine.effects import Made, Step
+from lockkit.engine.times import granted
 from lockkit.leases.blocks import ThreadLease, ThreadLock
 from lockkit.leases.kinds import Kinds
 from lockkit.leases.lease import BaseLease
@@ -22,17 +23,7 @@ from lockkit.model.clock import now
 from lockkit.model.errors import LockError
 from lockkit.model.names import check_name
 from lockkit.model.options import KindOptions
-from lockkit.model.types import (
-    UNSET,
-    Grant,
-    Granted,
-    Kind,
-    LockInfo,
-    Release,
-    Request,
-    Unset,
-    granted,
-)
+from lockkit.model.types import UNSET, Grant, Granted, Kind, LockInfo, Release, Request, Unset
 from lockkit.runtime import entrants, process
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.run import run

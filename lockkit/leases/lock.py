@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from lockkit.engine import flow, holding
+from lockkit.engine import holding, waiting
 from lockkit.engine.effects import Made, Step
 from lockkit.leases.lease import BaseLease
 from lockkit.leases.reentry import Entries, Entry
@@ -140,7 +140,9 @@ class BaseLock(Generic[AnyLease]):
                 return again
             request = self._request(client, wait)
         try:
-            granted = yield from flow.acquire(client._queue, request, wait, new_token, first=first)
+            granted = yield from waiting.acquire(
+                client._queue, request, wait, new_token, first=first
+            )
         except AcquireTimeout as refusal:
             refusal.retry_after = client.retry_after(self.name)
             raise

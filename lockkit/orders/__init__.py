@@ -4,10 +4,10 @@ An adapter describes a request as a ``visit.Visit`` and its transaction as a
 ``gate.OpenOrder``. ``gate`` leads from the one to the other, and to the end::
 
     orders = Orders(read_order_settings(mapping))       # once per application
-    answer = await gate.enter(visit, way)               # an OpenOrder, an answer, or None
-    answer = await gate.begin(opened, way)              # an answer, or None: call the view
-    answer = await gate.close(opened, response, way)    # COMMIT or ROLLBACK, whichever is right
-    await gate.leave(opened, way)                       # release, in every case
+    answer = await gate.enter(visit, runner)               # an OpenOrder, an answer, or None
+    answer = await gate.begin(opened, runner)              # an answer, or None: call the view
+    answer = await gate.close(opened, response, runner)    # COMMIT or ROLLBACK, whichever is right
+    await gate.leave(opened, runner)                       # release, in every case
 
 Below that, the engine decides, with values only::
 

@@ -22,7 +22,7 @@ RecoverHook = Callable[["Order"], "OrderResponse | Awaitable[OrderResponse | Non
 class Means(NamedTuple):
     """What a flow uses. ``store`` and ``locks`` are both blocking, or both of asyncio."""
 
-    store: Any  #: finds records; with STORE "redis" it has all that RedisRecords has
+    store: Any  #: finds records; with STORE "redis" it has all that RedisOrderRecords has
     locks: Any  #: a client
     recover: RecoverHook | None
     give: Callable[[Any], Any]  #: gives a lease that will not be used back to its store
@@ -37,7 +37,7 @@ def drive(flow: Flow[R], store: Any, locks: LockClient, recover: RecoverHook | N
     """Run a flow to its end with blocking calls; it never suspends.
 
     ``store``: has ``find(key, fresh=…)``, where ``fresh`` means to look where writes go; with STORE
-    "redis" it is a RedisRecords. ``recover``: asks the application.
+    "redis" it is a RedisOrderRecords. ``recover``: asks the application.
     """
     return result_of(flow(Means(store, locks, recover, give_back, value)))
 

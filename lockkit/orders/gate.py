@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class Way(Protocol):
+class Runner(Protocol):
     """How to wait: in the thread of the request, or in an event loop."""
 
     async def do(self, function: Callable[..., R], *args: object) -> R:
@@ -48,7 +48,7 @@ class Way(Protocol):
     async def give_back(self, lease: Any) -> None: ...
 
 
-class Thread:
+class ThreadRunner:
     """The way of a blocking request. ``client``: returns the client of an alias."""
 
     def __init__(self, client: Callable[[str], LockClient]) -> None:
@@ -207,73 +207,73 @@ class OrderInDatabase(OpenOrder):
         return response
 
 
-async def enter(visit: Visit, way: Way) -> Any:
+async def enter(visit: Visit, runner: Runner) -> Any:
     """An OpenOrder that is to begin; None if the request is not an order; otherwise its answer."""
-    order = await way.do(visit.identify)
+    order = await runner.do(visit.identify)
     if not isinstance(order, Order):
         return order
     flow = visit.orders.admit(order, key_decides=visit.options.atomic)
-    decision = await way.ask(flow, visit)
+    decision = await runner.ask(flow, visit)
     if not isinstance(decision, Proceed):
-        return await way.do(_answer, visit, order, decision)
+        return await runner.do(_answer, visit, order, decision)
     opened = visit.open(decision)  # before awaiting: a cancellation must find it
     if decision.orphan:
-        await way.do(visit.tell, decision, order)
+        await runner.do(visit.tell, decision, order)
     return opened
 
 
-async def begin(opened: OpenOrder, way: Way) -> Any:
+async def begin(opened: OpenOrder, runner: Runner) -> Any:
     """None if the view may run now; otherwise the answer, and nothing was begun."""
     visit = opened.visit
     for _ in range(MOST_DUPLICATES):
         try:
-            await way.do(opened.begin)
+            await runner.do(opened.begin)
         except DuplicateKeyError:
-            decision = await _reconsidered(opened, way)
+            decision = await _reconsidered(opened, runner)
         except BackendError as failure:
             decision = refusals.not_claimed(failure)
         else:
             return None
         opened.refused = True
         if not isinstance(decision, Proceed):
-            return await way.do(_answer, visit, opened.order, decision)
+            return await runner.do(_answer, visit, opened.order, decision)
         opened.decision = decision
     return visit.refuse(refusals.running(1))
 
 
-async def close(opened: OpenOrder, response: Any, way: Way) -> Any:
+async def close(opened: OpenOrder, response: Any, runner: Runner) -> Any:
     """Make final what the view did, or undo it. Returns what to answer."""
     try:
-        return await way.do(opened.close, response)
+        return await runner.do(opened.close, response)
     except OrderStopped as stop:
-        return await stopped(opened, stop, way)
+        return await stopped(opened, stop, runner)
 
 
-async def stopped(opened: OpenOrder, stop: OrderStopped, way: Way) -> Any:
+async def stopped(opened: OpenOrder, stop: OrderStopped, runner: Runner) -> Any:
     """The answer to a request that found at its end that somebody else has done its order."""
     visit = opened.visit
     if stop.refusal is not None:
         return visit.refuse(stop.refusal)
-    decision = await _reconsidered(opened, way)
+    decision = await _reconsidered(opened, runner)
     if isinstance(decision, Proceed):  # the view does not run a second time in one request
         return visit.refuse(refusals.running(1))
-    return await way.do(_answer, visit, opened.order, decision)
+    return await runner.do(_answer, visit, opened.order, decision)
 
 
-async def leave(opened: OpenOrder, way: Way) -> None:
+async def leave(opened: OpenOrder, runner: Runner) -> None:
     """The last step, in every case: undo what was not made final, and release the leases."""
     try:
         if not opened.ended:
-            await way.do(opened.abandon)
+            await runner.do(opened.abandon)
     finally:
         opened.visit.detach(opened)
         for lease in opened.leases:
             if not lease.released:
-                await way.give_back(lease)
+                await runner.give_back(lease)
 
 
-async def _reconsidered(opened: OpenOrder, way: Way) -> Decision:
-    return await way.ask(opened.orders.reconsider(opened.decision), opened.visit)
+async def _reconsidered(opened: OpenOrder, runner: Runner) -> Decision:
+    return await runner.ask(opened.orders.reconsider(opened.decision), opened.visit)
 
 
 def _answer(visit: Visit, order: Order, decision: Replay | Refusal) -> Any:

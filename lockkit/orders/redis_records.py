@@ -30,7 +30,7 @@ from lockkit.orders.record import (
     RecordState,
     unreadable,
 )
-from lockkit.orders.wire import Wired, dump, is_newer, load
+from lockkit.orders.stored_form import Stored, dump, is_newer, load
 from lockkit.runtime import process
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ NOT_RUN = OrderResponse(503, (), b"")
 INDEX_DAMAGE = 'it cannot be read, so its orders are refused: DEL "{name}" in redis-cli'
 
 
-class RedisRecords:
+class RedisOrderRecords:
     """Records over the connections of a lock alias. Cheap to make, without I/O. With an asyncio
     client its methods return awaitables. All steps may be repeated.
 
@@ -229,33 +229,33 @@ def _is_on(server: str | None, client: Callable[[str], LockClient], alias: str) 
 
 def _decided(entry: StoredRecord, *, done: bool) -> tuple[bytes, str]:
     """The payload to write in its place, and the owner of the orphan."""
-    wired = load(entry.payload)
-    owner = wired.owner.encode() if wired and wired.owner else ""
+    stored = load(entry.payload)
+    owner = stored.owner.encode() if stored and stored.owner else ""
     if not done:
         return b"", owner
-    if wired is None:
+    if stored is None:
         raise ConfigurationError(
             "a newer release wrote the order's record: use that release's command to resolve it"
         )
-    return dump(wired.record._replace(state=RecordState.TOMBSTONE), wired.owner), owner
+    return dump(stored.record._replace(state=RecordState.TOMBSTONE), stored.owner), owner
 
 
 def _record(key: str, entry: StoredRecord | None) -> Record | None:
     """The record of an entry. An entry that the store still has is not expired."""
     if entry is None:
         return None
-    wired = _read(entry)
-    if wired is None:
+    stored = _read(entry)
+    if stored is None:
         return unreadable(key)
-    return wired.record._replace(key=key, left=max(entry.left, 1))
+    return stored.record._replace(key=key, left=max(entry.left, 1))
 
 
-def _read(entry: StoredRecord) -> Wired | None:
+def _read(entry: StoredRecord) -> Stored | None:
     """The record, if it agrees with the store on whether the order is running; otherwise None."""
-    wired = load(entry.payload)
-    if wired is None or (wired.record.state == RecordState.RUNNING) != entry.running:
+    stored = load(entry.payload)
+    if stored is None or (stored.record.state == RecordState.RUNNING) != entry.running:
         return None
-    return wired
+    return stored
 
 
 def _is_damaged(entry: StoredRecord) -> bool:
@@ -269,7 +269,7 @@ def _payload(record: Record) -> bytes:
     )
 
 
-def _info(name: str, wired: Wired | None, entry: StoredRecord) -> LockInfo:
-    age = None if wired is None else max(wired.record.left - entry.left, 0.0)
-    owner = None if wired is None else wired.owner
+def _info(name: str, stored: Stored | None, entry: StoredRecord) -> LockInfo:
+    age = None if stored is None else max(stored.record.left - entry.left, 0.0)
+    owner = None if stored is None else stored.owner
     return LockInfo(name, LockState.ORPHAN, owner, entry.fence, age=age, left=entry.left)

@@ -23,7 +23,7 @@ from lockkit.web.refusal import ORDER_ID, Refusal
 if TYPE_CHECKING:
     from lockkit.orders.decisions import Decision, Proceed
     from lockkit.orders.engine import Orders
-    from lockkit.orders.gate import OpenOrder, Way
+    from lockkit.orders.gate import OpenOrder, Runner
     from lockkit.orders.record import OrderRequest, OrderResponse, Snapshot
 
 
@@ -84,7 +84,7 @@ class Visit(ABC):
     Methods except ``open`` are called on the thread that has the request's database connections.
     """
 
-    thread: Way  #: of blocking requests
+    thread: Runner  #: of blocking requests
     records: Any  #: for blocking calls
     to_sync: Callable[..., Any]  #: the framework's ``async_to_sync``
 

@@ -9,8 +9,9 @@ from functools import lru_cache
 from itertools import count
 from typing import Any, Protocol
 
+from lockkit.engine.times import before_drift, drift
 from lockkit.model.errors import LeaseLost
-from lockkit.model.types import Request, before_drift, drift
+from lockkit.model.types import Request
 from lockkit.runtime import process
 
 _numbers = count(1)

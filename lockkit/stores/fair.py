@@ -10,20 +10,11 @@ import random
 from collections.abc import Sequence
 
 from lockkit.engine.effects import Park, Signal, Step
+from lockkit.engine.times import alive_for
 from lockkit.model.clock import now
 from lockkit.model.errors import UnsupportedCapability
 from lockkit.model.settings import AliasSettings
-from lockkit.model.types import (
-    Busy,
-    Gone,
-    Grant,
-    LockInfo,
-    Mode,
-    Release,
-    Renewal,
-    Request,
-    alive_for,
-)
+from lockkit.model.types import Busy, Gone, Grant, LockInfo, Mode, Release, Renewal, Request
 from lockkit.runtime import native, process
 from lockkit.stores.contract import Store, Waited
 from lockkit.stores.wires import AsyncWire, Wire

@@ -20,7 +20,7 @@ from lockkit.model.errors import UnsupportedCapability
 
 __all__ = [
     "Belief",
-    "Claim",
+    "CheckedLease",
     "Counter",
     "Crowd",
     "FencedRegister",
@@ -70,7 +70,7 @@ class Crowd(NamedTuple):
         return f"{self.last.name!r}: {self.last.owner} ({form}) came while {others} relied on it"
 
 
-class Claim(Protocol):
+class CheckedLease(Protocol):
     """The members of a lease that the checkers use. ``lockkit.Lease`` has them."""
 
     @property
@@ -80,37 +80,37 @@ class Claim(Protocol):
 
 
 class Belief:
-    """One holder's reliance on its claim: begins now, just after acquire returned."""
+    """One holder's reliance on its lease: begins now, just after acquire returned."""
 
-    def __init__(self, name: str, owner: str, claim: Claim, *, shared: bool = False) -> None:
+    def __init__(self, name: str, owner: str, lease: CheckedLease, *, shared: bool = False) -> None:
         self.name = name
         self.shared = shared
         self.owner = owner
-        self.claim = claim
+        self.lease = lease
         self.start = self._until = now()
         self.look()
 
     def look(self) -> bool:
-        """Whether the holder still relies on its claim. Notes until when it will."""
+        """Whether the holder still relies on its lease. Notes until when it will."""
         return self._look(now())
 
     def end(self) -> Interval:
-        """Call just before release. A lost claim was relied on until the last known deadline."""
+        """Call just before release. A lost lease was relied on until the last known deadline."""
         moment = now()
         end = moment if self._look(moment) else min(moment, self._until)
-        return Interval(self.name, self.owner, self.start, end, fence_of(self.claim), self.shared)
+        return Interval(self.name, self.owner, self.start, end, fence_of(self.lease), self.shared)
 
     def _look(self, moment: float) -> bool:
-        remaining = self.claim.remaining()
+        remaining = self.lease.remaining()
         if remaining > 0:
             self._until = moment + remaining
         return remaining > 0
 
 
-def fence_of(claim: Claim) -> int:
-    """The fencing token of a claim; 0 if its store has none."""
+def fence_of(lease: CheckedLease) -> int:
+    """The fencing token of a lease; 0 if its store has none."""
     try:
-        return claim.fencing_token
+        return lease.fencing_token
     except UnsupportedCapability:
         return 0
 
@@ -127,10 +127,10 @@ class History:
 
     @contextmanager
     def believing(
-        self, name: str, owner: str, claim: Claim, *, shared: bool = False
+        self, name: str, owner: str, lease: CheckedLease, *, shared: bool = False
     ) -> Iterator[Belief]:
-        """Record the interval of a claim that you just acquired. Release it after the block."""
-        belief = Belief(name, owner, claim, shared=shared)
+        """Record the interval of a lease that you just acquired. Release it after the block."""
+        belief = Belief(name, owner, lease, shared=shared)
         try:
             yield belief
         finally:

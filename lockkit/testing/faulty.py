@@ -10,10 +10,10 @@ from lockkit.model.errors import BackendUnavailable, OutcomeUnknown
 from lockkit.stores.contract import Store
 from lockkit.stores.wires import AsyncWire, Wire
 
-__all__ = ["Fault", "Way", "give_faulty_wires"]
+__all__ = ["Failing", "Fault", "give_faulty_wires"]
 
 
-class Way(Enum):
+class Failing(Enum):
     """How an exchange fails."""
 
     REFUSED = "refused"  #: the store was not asked
@@ -26,12 +26,12 @@ class Fault:
     def __init__(self) -> None:
         self.asked = 0  #: exchanges in the block
         self.happened = False
-        self.number, self._way, self._armed = -1, Way.REFUSED, False  # -1: none fails
+        self.number, self._failing, self._armed = -1, Failing.REFUSED, False  # -1: none fails
 
-    def plan(self, number: int, way: Way) -> None:
+    def plan(self, number: int, failing: Failing) -> None:
         """Let the exchange with this number fail, counted from 0 within a ``with`` block."""
         self.asked, self.happened, self._armed = 0, False, False
-        self.number, self._way = number, way
+        self.number, self._failing = number, failing
 
     def __enter__(self) -> None:
         self._armed = True
@@ -47,7 +47,7 @@ class Fault:
         if number != self.number:
             return False
         self.happened = True
-        if self._way is Way.REFUSED:
+        if self._failing is Failing.REFUSED:
             raise BackendUnavailable("the test refuses this request")
         return True
 

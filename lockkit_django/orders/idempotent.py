@@ -18,7 +18,7 @@ from django.http import HttpRequest
 from lockkit.leases.lease import result_of, value
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import gate
-from lockkit.orders.gate import OrderStopped, Way
+from lockkit.orders.gate import OrderStopped, Runner
 from lockkit.orders.idempotent import Idempotent
 from lockkit.orders.settings import SAFE_METHODS
 from lockkit.orders.visit import OPTIONS, ViewOptions, options_in, ordered_by
@@ -33,7 +33,7 @@ from lockkit_django.web.request_blocks import (
 )
 from lockkit_django.web.view_functions import called_by, has_lock_below, is_operation, show_types
 
-MIDDLEWARE_WAY = "_lockkit_order_way"
+MIDDLEWARE_RUNNER = "_lockkit_order_runner"
 """Attribute of a request that came through the middleware: how that waits."""
 
 ORDER_OPTIONS = ("order_id", "required", "using", "atomic")
@@ -174,19 +174,19 @@ async def _called(
 
 
 async def _served(
-    http: HttpRequest, exempt: Exempt | None, doing: Callable[[Way], Coroutine[Any, Any, Any]]
+    http: HttpRequest, exempt: Exempt | None, doing: Callable[[Runner], Coroutine[Any, Any, Any]]
 ) -> Any:
     """Under WSGI an async view's loop ends with it, but the order does not: use the thread."""
     if exempt is not None:
         return await doing(THREAD)
-    if getattr(http, MIDDLEWARE_WAY) is LOOP:
+    if getattr(http, MIDDLEWARE_RUNNER) is LOOP:
         return await doing(LOOP)
     return await in_thread(lambda: result_of(doing(THREAD)))
 
 
 def _visit(request: Any, view: View, options: ViewOptions) -> Visit:
     http = http_request(request)
-    if not hasattr(http, MIDDLEWARE_WAY):
+    if not hasattr(http, MIDDLEWARE_RUNNER):
         raise ConfigurationError(
             "@idempotent needs 'lockkit_django.middleware.IdempotentOrderMiddleware' in MIDDLEWARE"
         )

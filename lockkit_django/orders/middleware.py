@@ -30,7 +30,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from lockkit.leases.lease import result_of
 from lockkit.orders import gate
 from lockkit.orders.forms import tell_uncovered
-from lockkit.orders.gate import Way
+from lockkit.orders.gate import Runner
 from lockkit.orders.settings import SAFE_METHODS
 from lockkit.orders.visit import ViewOptions, options_in
 from lockkit.runtime.aio_run import to_its_end
@@ -38,7 +38,7 @@ from lockkit.web.refusal import log_refusal, prefers_html
 from lockkit.web.view_lock import view_locks_of
 from lockkit_django.leases.client import until_thread_is_idle
 from lockkit_django.leases.transactions import note_each_request
-from lockkit_django.orders.idempotent import MIDDLEWARE_WAY
+from lockkit_django.orders.idempotent import MIDDLEWARE_RUNNER
 from lockkit_django.orders.request import keep_body
 from lockkit_django.orders.visit import (
     LOOP,
@@ -77,7 +77,7 @@ class IdempotentOrderMiddleware:
         wrapped = getattr(getattr(get_response, "__wrapped__", None), "__func__", None)
         self._is_last = wrapped in (handler._get_response, handler._get_response_async)
         is_async = iscoroutinefunction(get_response)
-        self._way: Way = LOOP if is_async else THREAD
+        self._runner: Runner = LOOP if is_async else THREAD
         if is_async:
             markcoroutinefunction(self)
         render = self._before_render
@@ -88,9 +88,9 @@ class IdempotentOrderMiddleware:
         note_each_request()
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
-        setattr(request, MIDDLEWARE_WAY, self._way)
+        setattr(request, MIDDLEWARE_RUNNER, self._runner)
         vars(request).setdefault("order")  # None unless it becomes an order
-        if self._way is LOOP:
+        if self._runner is LOOP:
             return self._acall(request)
         try:
             return result_of(_finish(request, self.get_response(request), THREAD))
@@ -119,13 +119,13 @@ class IdempotentOrderMiddleware:
             return None
         is_next = self._is_last and not is_locked  # a method's lock is inside the handler's block
         visit = Visit(request, view, options, next_is_view=is_next)
-        return await entered(visit, self._way, begin=not is_locked)
+        return await entered(visit, self._runner, begin=not is_locked)
 
     async def _before_render(self, request: HttpRequest, response: Any) -> Any:
         """``process_template_response``."""
         opened = open_order(request)
         if opened is not None:
-            await self._way.do(opened.before_render, response)
+            await self._runner.do(opened.before_render, response)
         return response
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> Any:
@@ -168,14 +168,16 @@ def _blocking(step: Any) -> Any:
     return MethodType(lambda _, *args: result_of(step(*args)), step.__self__)
 
 
-async def _finish(request: HttpRequest, response: HttpResponseBase, way: Way) -> HttpResponseBase:
+async def _finish(
+    request: HttpRequest, response: HttpResponseBase, runner: Runner
+) -> HttpResponseBase:
     opened = open_order(request)
     if opened is not None:
-        response = await gate.close(opened, response, way)
+        response = await gate.close(opened, response, runner)
     if hasattr(response, REFUSAL):
         log_refusal(request, getattr(response, REFUSAL))
         if prefers_html(request.headers.get("Accept", "")) and isinstance(response, HttpResponse):
-            await way.do(_make_page, request, response)
+            await runner.do(_make_page, request, response)
     if hasattr(request, UNCOVERED):
         tell_uncovered(form_ids, request, "_post", "_body")
     return response
@@ -192,7 +194,7 @@ def _make_page(request: HttpRequest, response: HttpResponse) -> None:
             response.headers[header] = page.headers[header]
 
 
-async def _leave(request: HttpRequest, way: Way) -> None:
+async def _leave(request: HttpRequest, runner: Runner) -> None:
     opened = open_order(request)
     if opened is not None:
-        await gate.leave(opened, way)
+        await gate.leave(opened, runner)

@@ -39,8 +39,8 @@ from lockkit.orders import (
 )
 from lockkit.orders.forgery import without_tokens
 from lockkit.orders.forms import FormIds
-from lockkit.orders.gate import Thread
-from lockkit.orders.redis_records import RedisRecords
+from lockkit.orders.gate import ThreadRunner
+from lockkit.orders.redis_records import RedisOrderRecords
 from lockkit.orders.settings import SOURCE
 from lockkit.orders.visit import ViewOptions, leads_to, options_in
 from lockkit_django import signals
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from django.dispatch import Signal
 
     from lockkit.orders.flow import Flow
-    from lockkit.orders.gate import Way
+    from lockkit.orders.gate import Runner
 
 R = TypeVar("R")
 
@@ -80,7 +80,7 @@ r"""Letters and digits that can precede a token: a quote is \u0022 in a script, 
 _RUNS = re.compile(rb"[A-Za-z0-9]{32,}")
 
 
-class _Loop:
+class _LoopRunner:
     """The event loop waits, and the thread of the request queries."""
 
     async def do(self, function: Callable[..., R], *args: object) -> R:
@@ -89,7 +89,7 @@ class _Loop:
     async def ask(self, flow: Flow[R], visit: visit.Visit) -> R:
         client = alocks[visit.orders.settings.alias]
         if visit.orders.claims:
-            records: Any = RedisRecords(client)
+            records: Any = RedisOrderRecords(client)
         else:
             records = SimpleNamespace(find=partial(in_thread, visit.records.find))
         return await adrive(flow, records, client, partial(in_thread, visit.recover))
@@ -98,8 +98,8 @@ class _Loop:
         await give_back_from_loop(lease)
 
 
-THREAD = Thread(locks.__getitem__)
-LOOP = _Loop()
+THREAD = ThreadRunner(locks.__getitem__)
+LOOP = _LoopRunner()
 
 
 class Visit(visit.Visit):
@@ -123,7 +123,7 @@ class Visit(visit.Visit):
         self.by_drf = by_drf or is_drf(request.resolver_match.func)  # type: ignore[union-attr]
         rules = self.orders.settings
         if self.orders.claims:
-            self.records: Any = RedisRecords(locks[rules.alias])
+            self.records: Any = RedisOrderRecords(locks[rules.alias])
         else:
             self.records = OrderTable(options.using or rules.using)
 
@@ -262,13 +262,13 @@ def open_order(request: HttpRequest) -> OpenOrder | None:
     return getattr(request, OPEN_ORDER, None)
 
 
-async def entered(visit: Visit, way: Way, *, begin: bool) -> Any:
+async def entered(visit: Visit, runner: Runner, *, begin: bool) -> Any:
     """None: call the view; if it is an order, it is open now. ``begin=False``: BEGIN is left to
     the view's own lock."""
-    opened = await gate.enter(visit, way)
+    opened = await gate.enter(visit, runner)
     if not isinstance(opened, OpenOrder):
         return opened
-    return await gate.begin(opened, way) if begin else None
+    return await gate.begin(opened, runner) if begin else None
 
 
 async def in_thread(function: Callable[..., R], *args: object, **kwargs: object) -> R:

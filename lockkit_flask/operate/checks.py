@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from lockkit.orders import Orders
     from lockkit.orders.visit import ViewOptions
-    from lockkit_flask.orders.gate import Gate
+    from lockkit_flask.orders.app_orders import AppOrders
 
 ERRORS = (
     *("missing-alias", "missing-field", "no-orders", "replaced-dispatch"),
@@ -47,19 +47,19 @@ ERRORS = (
 def findings(app: Flask) -> Iterator[Finding]:
     """The faults of routes and settings. No I/O. Raises ConfigurationError without LockKit."""
     locks = app_locks(app)
-    aliases, gate = locks.config.aliases, locks.orders
+    aliases, app_orders = locks.config.aliases, locks.orders
     for finding in setting_findings(aliases.values(), debug=app.debug or app.testing):
         if finding.code != "within-host":  # the default location is
             yield finding
-    if gate is None:
+    if app_orders is None:
         yield from dict.fromkeys(_without_orders(app))
-    elif paths := gate.orders.settings.paths:
-        yield from path_findings(paths, _urls(app, gate.orders))
-        yield from dict.fromkeys(_of_one_slash(app, gate.orders))
-        yield from _replaced_dispatch(app.dispatch_request, gate)
+    elif paths := app_orders.orders.settings.paths:
+        yield from path_findings(paths, _urls(app, app_orders.orders))
+        yield from dict.fromkeys(_of_one_slash(app, app_orders.orders))
+        yield from _replaced_dispatch(app.dispatch_request, app_orders)
     yield from route_findings(_routes(app), aliases)
-    if gate is not None and gate.orders.settings.authorize_replay is None:
-        yield from dict.fromkeys(_unknown_checks(app, gate.orders))  # of several methods
+    if app_orders is not None and app_orders.orders.settings.authorize_replay is None:
+        yield from dict.fromkeys(_unknown_checks(app, app_orders.orders))  # of several methods
 
 
 def every_finding(app: Flask) -> Iterator[Finding]:
@@ -124,9 +124,9 @@ def _of_one_slash(app: Flask, orders: Orders) -> Iterator[Finding]:
         )
 
 
-def _replaced_dispatch(found: Any, gate: Gate) -> Iterator[Finding]:
+def _replaced_dispatch(found: Any, app_orders: AppOrders) -> Iterator[Finding]:
     """A replacement after LockKit, unless functools.wraps says that it calls what was there."""
-    if gate.dispatch not in wrappers(found):
+    if app_orders.dispatch not in wrappers(found):
         name = getattr(found, "__qualname__", repr(found))
         yield Finding(
             "replaced-dispatch",

@@ -16,7 +16,7 @@ from lockkit.orders.view_checks import unknown_in_class, unknown_wrapper
 from lockkit.web.route_checks import module_of, wrappers
 from lockkit_flask.web.lock_view import places_of
 
-OURS = ("lockkit_flask.web.lock_view", "lockkit_flask.orders.gate")
+OURS = ("lockkit_flask.web.lock_view", "lockkit_flask.orders.app_orders")
 LOGIN = "flask_login.utils"
 ASKED = ("login_required", "fresh_login_required")
 VIEWS = "flask.views"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from lockkit.orders import Order, Proceed, Snapshot
     from lockkit.orders.record import SentFile
-    from lockkit_flask.orders.gate import Gate
+    from lockkit_flask.orders.app_orders import AppOrders
     from lockkit_flask.orders.open_order import OpenOrder
 
 
@@ -41,13 +41,13 @@ class Visit(visit.Visit):
     captured: OrderResponse | None = None  #: what the view has answered
     refuse = staticmethod(refused)
 
-    def __init__(self, gate: Gate, options: ViewOptions) -> None:
+    def __init__(self, app_orders: AppOrders, options: ViewOptions) -> None:
         current = request._get_current_object()  # type: ignore[attr-defined]
-        super().__init__(gate.orders, current, options)
-        self.records = gate.records
+        super().__init__(app_orders.orders, current, options)
+        self.records = app_orders.records
         if options.using is not None and not self.orders.claims:
-            self.records = gate.records.of(options.using)
-        self._gate, self.thread = gate, gate.thread
+            self.records = app_orders.records.of(options.using)
+        self._app_orders, self.thread = app_orders, app_orders.thread
         self.to_sync = current_app.async_to_sync
         self.of_guest = False  #: it came without a user and without a token
 
@@ -74,7 +74,7 @@ class Visit(visit.Visit):
         db_session.end_read()
 
     def open(self, decision: Proceed) -> OpenOrder:
-        return self._gate.open(self, decision)
+        return self._app_orders.open(self, decision)
 
     def attach(self, opened: OpenOrder) -> None:  # type: ignore[override]
         opened.context, opened.outer = request_leases.this_context(), ORDER.get()
@@ -166,7 +166,7 @@ class Visit(visit.Visit):
         return Payload(form=form, files=files, body=b"" if form else body)
 
     def known(self) -> visit.Known:
-        user = user_of(self._gate.user_pk)
+        user = user_of(self._app_orders.user_pk)
         self.of_guest = user is None and "Authorization" not in self.request.headers
         return user, _session_key(), guest_of(user)
 

@@ -29,9 +29,10 @@ from redis.retry import Retry
 
 import lockkit
 from lockkit.compat.redis import AsyncLock, AsyncRedis, Lock, Redis
+from lockkit.engine.times import alive_for
 from lockkit.leases.lease import value
 from lockkit.model.errors import ConfigurationError
-from lockkit.model.types import LockState, alive_for
+from lockkit.model.types import LockState
 from lockkit.stores.redis.aio_pool_wire import AsyncPoolWire
 from lockkit.testing.conformance.base import SOON, at_least_once, eventually
 from lockkit.testing.proxy import FaultProxy

@@ -12,8 +12,9 @@ import pytest
 
 import lockkit
 from lockkit import LockClient, aio
+from lockkit.engine.times import alive_for
 from lockkit.model.errors import LeaseLost
-from lockkit.model.types import Kind, LockState, alive_for
+from lockkit.model.types import Kind, LockState
 from lockkit.testing.servers import RedisServer
 
 TTL = 3.0

@@ -22,11 +22,11 @@ from lockkit.leases.client import LockClient
 from lockkit.leases.lease import give_back
 from lockkit.model.errors import LockError
 from lockkit.model.types import LockState
-from lockkit.orders import Order, Orders, Proceed, Refusal, Replay, adrive, drive, wire
+from lockkit.orders import Order, Orders, Proceed, Refusal, Replay, adrive, drive, stored_form
 from lockkit.orders.admission import judge
 from lockkit.orders.order import lock_name_of
 from lockkit.orders.record import Record, dump_headers, recorded
-from lockkit.orders.redis_records import RedisRecords, orphans, repair
+from lockkit.orders.redis_records import RedisOrderRecords, orphans, repair
 from lockkit.orders.rows import COLUMNS
 from lockkit.stores.redis.layout import Keys
 from lockkit.testing.servers import RedisServer
@@ -51,7 +51,7 @@ class Case:
     def __init__(self, locks: LockClient, admin: redis.Redis) -> None:
         self.locks = locks
         self.admin = admin
-        self.store = RedisRecords(locks)
+        self.store = RedisOrderRecords(locks)
         self.rules: Orders = rules()
         self.order: Order = order_of(self.rules)
         self.key = Keys("shop").record(lock_name_of(self.order.key))[1]
@@ -100,7 +100,9 @@ def test_whatever_stands_in_redis(case: Case, data: st.DataObject, done: bool) -
     found = case.listed()
     if isinstance(answer, Refusal) and answer.code == "order-record-unreadable":
         assert answer.status == 503
-        is_newer = found == [LockState.ORPHAN] or wire.is_newer(case.admin.get(case.key)[17:])
+        is_newer = found == [LockState.ORPHAN] or stored_form.is_newer(
+            case.admin.get(case.key)[17:]
+        )
         assert found == [LockState.DAMAGED] or is_newer
     before = case.admin.get(case.key)
     assert repair(case.locks, case.order.lock_name) is (LockState.DAMAGED in found)
@@ -145,7 +147,7 @@ async def test_the_same_awaited(case: Case, redis_server: RedisServer) -> None:
     case.begin(done=True)
     case.admin.setrange(case.key, 20, "damaged")
     client = aio.connect(redis_server.url, key_prefix="shop")
-    answer = await adrive(case.rules.admit(case.order), RedisRecords(client), client)
+    answer = await adrive(case.rules.admit(case.order), RedisOrderRecords(client), client)
     await client.close()
     assert isinstance(answer, Refusal)
     assert case.listed() == [LockState.DAMAGED]
@@ -204,12 +206,12 @@ async def test_a_damaged_bucket_stops_no_orders_elsewhere(
     else:
         case.admin.hset(other, "v", "something")
     with lockkit.connect(redis_server.url, key_prefix="shop") as new:
-        first = begun(case.rules, case.order, RedisRecords(new), new)
-        drive(case.rules.settle(first, MADE), RedisRecords(new), new)
+        first = begun(case.rules, case.order, RedisOrderRecords(new), new)
+        drive(case.rules.settle(first, MADE), RedisOrderRecords(new), new)
         give_back(first.lease)
     case.admin.delete(case.key)
     client = aio.connect(redis_server.url, key_prefix="shop")
-    again = await adrive(case.rules.admit(case.order), RedisRecords(client), client)
+    again = await adrive(case.rules.admit(case.order), RedisOrderRecords(client), client)
     assert isinstance(again, Proceed)
     await again.lease.release()
     await client.close()

@@ -112,7 +112,9 @@ def test_a_silent_subscription_that_answers_is_kept(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lockkit.stores.redis.pulse.SILENCE", 0.01)
-    monkeypatch.setattr("lockkit.engine.flow.alive_for", lambda _: 0.1)  # it looks at it so often
+    monkeypatch.setattr(
+        "lockkit.engine.waiting.alive_for", lambda _: 0.1
+    )  # it looks at it so often
     with waiting_behind(scene):
         before = asked(scene)
         made = scene.proxy.connections
@@ -126,7 +128,9 @@ def test_a_subscription_that_the_server_refuses_is_given_up(
     """The user may listen no more, and hears so when the subscription is asked whether it lives.
     The waiter asks for its grant instead."""
     monkeypatch.setattr("lockkit.stores.redis.pulse.SILENCE", 0.2)
-    monkeypatch.setattr("lockkit.engine.flow.alive_for", lambda _: 0.5)  # it looks at it so often
+    monkeypatch.setattr(
+        "lockkit.engine.waiting.alive_for", lambda _: 0.5
+    )  # it looks at it so often
     with scene.server.client() as admin, waiting_behind(scene) as granted:
         try:
             admin.execute_command("ACL", "SETUSER", "default", "-subscribe")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from asking import AskingStore, Attempt, Free, Withdraw
 
-from lockkit.engine import flow, holding
+from lockkit.engine import holding, waiting
 from lockkit.engine.effects import Later
 from lockkit.model.errors import LayoutMismatch, OutcomeUnknown
 from lockkit.model.types import Gone, Mode, Release, Request
@@ -18,7 +18,7 @@ REQUEST = Request("stock:42", "first", 10.0, "owner", Mode.ENQUEUE)
 
 
 def acquiring() -> Any:
-    return flow.acquire(STORE, REQUEST, 5.0, lambda: "second", lambda: 100.0)
+    return waiting.acquire(STORE, REQUEST, 5.0, lambda: "second", lambda: 100.0)
 
 
 def releasing(hold: Hold | None = None) -> Any:

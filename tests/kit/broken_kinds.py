@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from lockkit.engine.times import drift
 from lockkit.model.clock import now
-from lockkit.model.types import drift
 
 if TYPE_CHECKING:
     import redis

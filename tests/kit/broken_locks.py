@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from lockkit.engine.times import drift
 from lockkit.model.clock import now
-from lockkit.model.types import drift
 
 if TYPE_CHECKING:
     import redis

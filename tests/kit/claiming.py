@@ -18,7 +18,7 @@ from lockkit.orders import (
     drive,
     read_order_settings,
 )
-from lockkit.orders.redis_records import RedisRecords
+from lockkit.orders.redis_records import RedisOrderRecords
 
 MADE = OrderResponse(201, [("Location", "/orders/1"), ("Set-Cookie", "x=1")], b"\x00\xffmade")
 
@@ -44,7 +44,7 @@ def order_of(orders: Orders, order_id: str = "A-1", body: bytes = b"{}") -> Orde
     return order
 
 
-def begun(orders: Orders, order: Order, store: RedisRecords, locks: LockClient) -> Proceed:
+def begun(orders: Orders, order: Order, store: RedisOrderRecords, locks: LockClient) -> Proceed:
     decision = drive(orders.admit(order), store, locks)
     assert isinstance(decision, Proceed)
     return decision
@@ -57,7 +57,7 @@ def died(decision: Proceed) -> None:
 
 def left_behind(locks: LockClient, order_id: str = "A-1") -> Order:
     """An orphan."""
-    orders, store = rules(), RedisRecords(locks)
+    orders, store = rules(), RedisOrderRecords(locks)
     order = order_of(orders, order_id)
     died(begun(orders, order, store, locks))
     return order

@@ -11,8 +11,8 @@ from interrupted_stores import LONG_TTL, MOST, PATIENT, SOON, TRIES
 from interrupting import Interrupt, Interrupting, watched
 
 from lockkit import BackendError, LeaseLost, LockClient
+from lockkit.engine.times import alive_for
 from lockkit.model.clock import now
-from lockkit.model.types import alive_for
 from lockkit.stores.contract import Listed, Pushed
 from lockkit.testing.conformance.base import eventually
 

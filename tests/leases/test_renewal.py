@@ -18,6 +18,7 @@ import lockkit
 import lockkit.aio
 from lockkit.engine.effects import Step
 from lockkit.engine.holding import renew
+from lockkit.engine.times import drift
 from lockkit.model.clock import now
 from lockkit.model.errors import (
     BackendUnavailable,
@@ -27,7 +28,7 @@ from lockkit.model.errors import (
     StoreRefused,
 )
 from lockkit.model.settings import settings_from_url
-from lockkit.model.types import LeaseState, Release, Renewal, Request, drift
+from lockkit.model.types import LeaseState, Release, Renewal, Request
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.schedule import RETRY, Schedule
 from lockkit.runtime.watchdog import Watchdog

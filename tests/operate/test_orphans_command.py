@@ -17,7 +17,7 @@ import lockkit
 from lockkit.leases.client import LockClient
 from lockkit.leases.lease import give_back
 from lockkit.orders import Proceed, Refusal, drive
-from lockkit.orders.redis_records import RedisRecords, orphans
+from lockkit.orders.redis_records import RedisOrderRecords, orphans
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_as_json(client: LockClient) -> None:
 
 
 def test_what_runs_or_has_ended_is_none(client: LockClient) -> None:
-    orders, store = rules(), RedisRecords(client)
+    orders, store = rules(), RedisOrderRecords(client)
     running = begun(orders, order_of(orders, "A-1"), store, client)
     ended = begun(orders, order_of(orders, "A-2"), store, client)
     drive(orders.settle(ended, MADE), store, client)
@@ -75,7 +75,7 @@ def test_resolved(how: str, form: str, client: LockClient) -> None:
     assert (done.status, done.err) == (0, "")
     assert "resolved" in done.out
     assert locks(client).rows == []
-    answer = drive(rules().admit(order), RedisRecords(client), client)
+    answer = drive(rules().admit(order), RedisOrderRecords(client), client)
     if how == "--done":
         assert isinstance(answer, Refusal)
         assert answer.code == "order-completed"
@@ -120,7 +120,7 @@ def test_only_what_was_displayed(client: LockClient) -> None:
 
 
 def test_tried_again_while_the_operator_was_reading(client: LockClient) -> None:
-    orders, store = rules(ORPHANS="retry"), RedisRecords(client)
+    orders, store = rules(ORPHANS="retry"), RedisOrderRecords(client)
     order = order_of(orders)
     died(begun(orders, order, store, client))
 
@@ -159,7 +159,7 @@ def test_every_attempt_is_on_record(client: LockClient, caplog: pytest.LogCaptur
 
 def test_hostile_order_ids_cannot_act_on_a_terminal(client: LockClient) -> None:
     left_behind(client, "\\x1b[2J")
-    orders, store = rules(), RedisRecords(client)
+    orders, store = rules(), RedisOrderRecords(client)
     order = order_of(orders, "=cmd|' /C calc'!A0")
     died(begun(orders, order, store, client))
     for argv in ([], ["--format", "jsonl"], ["show", order.lock_name]):

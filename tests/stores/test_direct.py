@@ -154,7 +154,7 @@ def test_whoever_waits_first_in_a_process_has_asked_once_before(
     locks: LockClient, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It tries without listening, and joins the queue once it listens."""
-    monkeypatch.setattr("lockkit.engine.flow.alive_for", lambda _: 600.0)  # nor asks again soon
+    monkeypatch.setattr("lockkit.engine.waiting.alive_for", lambda _: 600.0)  # nor asks again soon
     holder = locks.lock("stock:42").acquire()
     waiter = threading.Thread(target=lambda: locks.lock("stock:42").acquire().release())
 
@@ -170,7 +170,7 @@ def test_whoever_waits_first_in_a_process_has_asked_once_before(
 def test_a_full_queue_refuses_by_one_request(
     redis_url: str, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lockkit.engine.flow.alive_for", lambda _: 600.0)  # the first asks once
+    monkeypatch.setattr("lockkit.engine.waiting.alive_for", lambda _: 600.0)  # the first asks once
     with lockkit.connect(redis_url, ttl=60, max_queue=1) as locks:
         lock = locks.lock("stock:42", timeout=60)
         holder = lock.acquire()

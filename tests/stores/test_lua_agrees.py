@@ -19,9 +19,10 @@ from steps import Steps
 
 from lockkit.engine import grant
 from lockkit.engine.grant import SECOND
+from lockkit.engine.times import alive_for
 from lockkit.model.errors import KindMismatch, UpgradeRefused
 from lockkit.model.settings import settings_from_url
-from lockkit.model.types import Busy, Grant, Kind, LockState, Mode, Owner, Request, alive_for
+from lockkit.model.types import Busy, Grant, Kind, LockState, Mode, Owner, Request
 from lockkit.stores.registry import load_store
 from lockkit.testing.conformance.base import eventually
 from lockkit.testing.servers import RedisServer

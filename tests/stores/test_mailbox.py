@@ -15,7 +15,7 @@ from lockkit import aio
 from lockkit.model.errors import BackendError
 from lockkit.model.types import Mode
 from lockkit.stores.redis.scripts import call
-from lockkit.stores.redis.subscription import Slot
+from lockkit.stores.redis.subscription import WaitingClaim
 from lockkit.testing.conformance.base import TRIES, eventually
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
@@ -37,7 +37,7 @@ def test_a_release_that_the_server_refuses_tells_nobody(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A waiter takes a message for its grant: it must not come before the grant is written."""
-    monkeypatch.setattr("lockkit.engine.flow.alive_for", lambda _: 600.0)  # it asks once only
+    monkeypatch.setattr("lockkit.engine.waiting.alive_for", lambda _: 600.0)  # it asks once only
     client = lockkit.connect(redis_server.url, key_prefix="refused", ttl=60)
     with redis_server.client() as admin, ThreadPoolExecutor() as pool, admin.pubsub() as heard:
         heard.psubscribe("refused:wake:*")
@@ -113,11 +113,11 @@ def test_requests_that_fail_leave_no_slot(redis_server: RedisServer) -> None:
         client = lockkit.connect(f"redis://127.0.0.1:{proxy.port}/0", key_prefix="slots")
         with client.lock("stock:42"), pytest.raises(lockkit.AcquireTimeout):
             client.lock("stock:42").acquire(timeout=0.01)  # has subscribed now
-    before = _slots()
+    before = _waiting()
     for _ in range(5):
         with pytest.raises(lockkit.BackendError):
             client.lock("stock:43").acquire(timeout=1)
-    assert _slots() <= before
+    assert _waiting() <= before
     client.close()
 
 
@@ -150,8 +150,10 @@ def _handed(client: lockkit.LockClient, name: str) -> lockkit.Lease:
         return waiting.result()
 
 
-def _slots() -> int:
-    return sum(type(thing) is Slot for thing in gc.get_objects())  # lazy objects have a __class__
+def _waiting() -> int:
+    return sum(
+        type(thing) is WaitingClaim for thing in gc.get_objects()
+    )  # not its __class__: lazy objects lie
 
 
 async def test_silence_does_not_end_a_subscription(redis_server: RedisServer) -> None:

@@ -449,7 +449,7 @@ def test_a_lease_outlives_what_is_remembered_beside_its_key(
 def test_full_memory_refuses_new_locks_and_lets_go_of_old_ones(
     locks: lockkit.LockClient, other: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lockkit.engine.flow.alive_for", lambda _: 600.0)  # it asks once only
+    monkeypatch.setattr("lockkit.engine.waiting.alive_for", lambda _: 600.0)  # it asks once only
     lease = locks.lock(NAME).acquire()
     waiting = _in_thread(lambda: locks.lock(NAME, timeout=SOON).acquire())
     eventually(lambda: _waiters(locks) == 1)

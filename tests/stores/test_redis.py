@@ -413,7 +413,7 @@ def test_another_layout_is_refused(redis_server: RedisServer, url: str, use: str
 def test_full_memory_refuses_new_locks_and_lets_go_of_old_ones(
     redis_server: RedisServer, use: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lockkit.engine.flow.alive_for", lambda _: 600.0)  # it asks once only
+    monkeypatch.setattr("lockkit.engine.waiting.alive_for", lambda _: 600.0)  # it asks once only
     redis_server.flush()
     client = connect(redis_server.url)
     lease = used_as(client, "stock:42", use).acquire()

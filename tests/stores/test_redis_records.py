@@ -34,7 +34,7 @@ from lockkit.orders import (
 )
 from lockkit.orders.decisions import news_of
 from lockkit.orders.record import RecordState
-from lockkit.orders.redis_records import RedisRecords, orphans, resolve
+from lockkit.orders.redis_records import RedisOrderRecords, orphans, resolve
 from lockkit.stores.redis import RedisStore
 from lockkit.stores.redis.layout import BUCKETS, VERSION, Keys, bucket_of
 from lockkit.stores.redis.thread_wire import ThreadRedisWire
@@ -57,8 +57,8 @@ def locks(url: str) -> Iterator[LockClient]:
 
 
 @pytest.fixture
-def store(locks: LockClient) -> RedisRecords:
-    return RedisRecords(locks)
+def store(locks: LockClient) -> RedisOrderRecords:
+    return RedisOrderRecords(locks)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def orders() -> Orders:
 
 
 def test_an_order_from_its_first_request_to_its_replay(
-    orders: Orders, store: RedisRecords, locks: LockClient
+    orders: Orders, store: RedisOrderRecords, locks: LockClient
 ) -> None:
     order = order_of(orders)
     first = begun(orders, order, store, locks)
@@ -89,7 +89,7 @@ def test_an_order_from_its_first_request_to_its_replay(
 
 
 def test_a_running_order_is_no_orphan_while_its_lease_lives(
-    orders: Orders, store: RedisRecords, locks: LockClient
+    orders: Orders, store: RedisOrderRecords, locks: LockClient
 ) -> None:
     first = begun(orders, order_of(orders), store, locks)
     assert list(orphans(locks)) == []
@@ -103,7 +103,7 @@ def test_a_running_order_is_no_orphan_while_its_lease_lives(
 
 @pytest.mark.parametrize("days", [-3, 3])
 def test_the_age_of_an_orphan_is_by_the_clock_of_the_store(
-    days: int, store: RedisRecords, locks: LockClient, monkeypatch: pytest.MonkeyPatch
+    days: int, store: RedisOrderRecords, locks: LockClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders = rules()
     died(begun(orders, order_of(orders), store, locks))
@@ -115,7 +115,7 @@ def test_the_age_of_an_orphan_is_by_the_clock_of_the_store(
 
 
 def test_an_orphan_is_not_run_again_by_itself(
-    orders: Orders, store: RedisRecords, locks: LockClient
+    orders: Orders, store: RedisOrderRecords, locks: LockClient
 ) -> None:
     order = order_of(orders)
     died(begun(orders, order, store, locks))
@@ -127,7 +127,9 @@ def test_an_orphan_is_not_run_again_by_itself(
     assert locks.inspect(order.lock_name) is None
 
 
-def test_an_order_that_outlives_its_claim_is_done(store: RedisRecords, locks: LockClient) -> None:
+def test_an_order_that_outlives_its_claim_is_done(
+    store: RedisOrderRecords, locks: LockClient
+) -> None:
     """Its lease was renewed all the time, so nobody else can have begun it."""
     orders = rules(TTL=0.2)
     order = order_of(orders)
@@ -142,7 +144,7 @@ def test_an_order_that_outlives_its_claim_is_done(store: RedisRecords, locks: Lo
 
 
 def test_an_orphan_is_run_again_if_the_settings_say_so(
-    store: RedisRecords, locks: LockClient
+    store: RedisOrderRecords, locks: LockClient
 ) -> None:
     orders = rules(ORPHANS="retry")
     order = order_of(orders)
@@ -162,7 +164,7 @@ def test_an_orphan_is_run_again_if_the_settings_say_so(
 
 
 def test_the_application_may_know_how_an_orphan_ended(
-    orders: Orders, store: RedisRecords, locks: LockClient
+    orders: Orders, store: RedisOrderRecords, locks: LockClient
 ) -> None:
     order = order_of(orders)
     died(begun(orders, order, store, locks))
@@ -183,7 +185,7 @@ def test_the_application_may_know_how_an_orphan_ended(
 
 
 def test_the_application_may_not_know(
-    orders: Orders, store: RedisRecords, locks: LockClient
+    orders: Orders, store: RedisOrderRecords, locks: LockClient
 ) -> None:
     order = order_of(orders)
     died(begun(orders, order, store, locks))
@@ -194,7 +196,7 @@ def test_the_application_may_not_know(
 
 
 def test_a_hook_that_fails_leaves_everything_as_it_is(
-    orders: Orders, store: RedisRecords, locks: LockClient
+    orders: Orders, store: RedisOrderRecords, locks: LockClient
 ) -> None:
     order = order_of(orders)
     died(begun(orders, order, store, locks))
@@ -209,7 +211,7 @@ def test_a_hook_that_fails_leaves_everything_as_it_is(
 
 
 def test_a_response_that_was_not_kept_may_be_made_again(
-    store: RedisRecords, locks: LockClient
+    store: RedisOrderRecords, locks: LockClient
 ) -> None:
     orders = rules(MAX_RESPONSE=3)
     order = order_of(orders)
@@ -240,7 +242,7 @@ def test_what_a_view_leaves(
     ending: tuple[OrderResponse | None, bool],
     left: type,
     orders: Orders,
-    store: RedisRecords,
+    store: RedisOrderRecords,
     locks: LockClient,
 ) -> None:
     order = order_of(orders)
@@ -256,7 +258,7 @@ def test_what_a_view_leaves(
 
 @pytest.mark.parametrize("end", [MADE, OrderResponse(503, [], b"")], ids=["done", "dropped"])
 def test_who_looks_for_orphans_reads_only_what_runs(
-    end: OrderResponse, orders: Orders, store: RedisRecords, locks: LockClient, url: str
+    end: OrderResponse, orders: Orders, store: RedisOrderRecords, locks: LockClient, url: str
 ) -> None:
     """The index of a bucket would grow with each order of the last TTL."""
     first = begun(orders, order_of(orders), store, locks)
@@ -268,7 +270,9 @@ def test_who_looks_for_orphans_reads_only_what_runs(
     give_back(first.lease)
 
 
-def test_a_claim_needs_the_lease(store: RedisRecords, orders: Orders, locks: LockClient) -> None:
+def test_a_claim_needs_the_lease(
+    store: RedisOrderRecords, orders: Orders, locks: LockClient
+) -> None:
     order = order_of(orders)
     lease = locks.lock(order.lock_name).acquire()
     fence = lease.fencing_token
@@ -280,7 +284,7 @@ def test_a_claim_needs_the_lease(store: RedisRecords, orders: Orders, locks: Loc
     assert store.find(order.key, fresh=True) is None
 
 
-def test_steps_may_be_repeated(store: RedisRecords, orders: Orders, locks: LockClient) -> None:
+def test_steps_may_be_repeated(store: RedisOrderRecords, orders: Orders, locks: LockClient) -> None:
     order = order_of(orders)
     first = begun(orders, order, store, locks)
     fence = first.lease.fencing_token
@@ -294,7 +298,7 @@ def test_steps_may_be_repeated(store: RedisRecords, orders: Orders, locks: LockC
 
 
 def test_no_claim_is_written_over_a_newer_one(
-    store: RedisRecords, orders: Orders, locks: LockClient
+    store: RedisOrderRecords, orders: Orders, locks: LockClient
 ) -> None:
     order = order_of(orders)
     first = begun(orders, order, store, locks)
@@ -310,7 +314,7 @@ def test_no_claim_is_written_over_a_newer_one(
 
 
 def test_a_claim_that_is_late_does_not_undo_the_end_of_its_own_try(
-    store: RedisRecords, orders: Orders, locks: LockClient
+    store: RedisOrderRecords, orders: Orders, locks: LockClient
 ) -> None:
     """Its first copy was held up in the network; the second one was answered."""
     first = begun(orders, order_of(orders), store, locks)
@@ -324,7 +328,7 @@ def test_a_claim_that_is_late_does_not_undo_the_end_of_its_own_try(
 
 
 def test_no_claim_is_written_over_a_record_with_a_higher_fence(
-    store: RedisRecords, orders: Orders, locks: LockClient, url: str
+    store: RedisOrderRecords, orders: Orders, locks: LockClient, url: str
 ) -> None:
     """As after a backup of the locks that is older than the records."""
     order = order_of(orders)
@@ -338,7 +342,7 @@ def test_no_claim_is_written_over_a_record_with_a_higher_fence(
         assert admin.get(record) == before
 
 
-class Delayed(RedisRecords):
+class Delayed(RedisOrderRecords):
     """A store whose claim is interrupted, after or before it reaches the server."""
 
     def __init__(self, locks: LockClient, *, arrives: str) -> None:
@@ -362,7 +366,7 @@ class Delayed(RedisRecords):
 
 @pytest.mark.parametrize("arrives", ["before", "after the first look"])
 def test_a_claim_in_doubt_is_forgotten_before_and_after_its_lease(
-    arrives: str, store: RedisRecords, orders: Orders, locks: LockClient, url: str
+    arrives: str, store: RedisOrderRecords, orders: Orders, locks: LockClient, url: str
 ) -> None:
     """Whoever gets the lease next must not meet an orphan of a view that did not run."""
     seen: list[object] = []
@@ -385,13 +389,13 @@ def test_a_claim_in_doubt_is_forgotten_before_and_after_its_lease(
 
 
 def test_who_waited_in_vain_looks_once_more(
-    store: RedisRecords, orders: Orders, locks: LockClient
+    store: RedisOrderRecords, orders: Orders, locks: LockClient
 ) -> None:
     """The first one has ended, and has yet to give its lock back."""
     order = order_of(orders)
     first = begun(orders, order, store, locks)
 
-    class EndsMeanwhile(RedisRecords):
+    class EndsMeanwhile(RedisOrderRecords):
         def find(self, key: str, *, fresh: bool) -> Record | None:
             found = super().find(key, fresh=fresh)
             if found is not None and found.state == RecordState.RUNNING:
@@ -405,7 +409,7 @@ def test_who_waited_in_vain_looks_once_more(
 
 @pytest.mark.parametrize(("policy", "promised"), [("block", True), ("retry", False)])
 def test_that_nothing_runs_twice_is_said_only_where_it_is_so(
-    policy: str, promised: bool, store: RedisRecords, locks: LockClient
+    policy: str, promised: bool, store: RedisOrderRecords, locks: LockClient
 ) -> None:
     orders = rules(ORPHANS=policy)
     order = order_of(orders)
@@ -430,7 +434,7 @@ async def test_the_same_awaited(native: bool, url: str, locks: LockClient) -> No
     if not native:
         await client.close()
         client = aio.AsyncLockClient(InThreads.from_settings(client.settings), client.settings)
-    store = RedisRecords(client)
+    store = RedisOrderRecords(client)
     order = order_of(orders)
     first = await adrive(orders.admit(order), store, client)
     assert isinstance(first, Proceed)
@@ -441,7 +445,7 @@ async def test_the_same_awaited(native: bool, url: str, locks: LockClient) -> No
     assert not await store.drop(order.key, first.lease.fencing_token)
     assert await adrive(orders.settle(second, MADE), store, client) is None
     await second.lease.release()
-    again = drive(orders.admit(order), RedisRecords(locks), locks)
+    again = drive(orders.admit(order), RedisOrderRecords(locks), locks)
     assert isinstance(again, Replay)
     third = await adrive(orders.admit(order), store, client)
     assert third == again
@@ -453,7 +457,7 @@ async def test_a_cancelled_claim_leaves_nothing(url: str, locks: LockClient) -> 
     orders = rules()
     for steps in range(1, 12):
         client = aio.connect(url, key_prefix="shop", ttl=30)
-        store = RedisRecords(client)
+        store = RedisOrderRecords(client)
         order = order_of(orders, f"A-{steps}")
         task = asyncio.create_task(adrive(orders.admit(order), store, client))
         for _ in range(steps):
@@ -468,7 +472,7 @@ async def test_a_cancelled_claim_leaves_nothing(url: str, locks: LockClient) -> 
         await client.close()
 
 
-class Slow(RedisRecords):
+class Slow(RedisOrderRecords):
     """Says what it is asked for, and drops a claim only when it is allowed to."""
 
     def __init__(self, client: aio.AsyncLockClient) -> None:
@@ -513,7 +517,7 @@ def test_a_dropped_reply_is_asked_for_again(
 ) -> None:
     link, orders = proxy(redis_server), rules()
     locks = lockkit.connect(redis_url.replace(str(redis_server.port), str(link.port)), ttl=30)
-    store = RedisRecords(locks)
+    store = RedisOrderRecords(locks)
     for order_id in ("A-1", "A-2"):  # the first one has to load the scripts
         order = order_of(orders, order_id)
         claim = link.drop_replies(matching=b'"state": "running"')
@@ -530,7 +534,7 @@ def test_a_dropped_reply_is_asked_for_again(
 def test_a_store_that_dies_under_the_view_leaves_an_unknown_outcome() -> None:
     with RedisServer() as server:
         locks = lockkit.connect(server.url, options={"socket_timeout": 5}, ttl=30)
-        store, orders = RedisRecords(locks), rules()
+        store, orders = RedisOrderRecords(locks), rules()
         first = begun(orders, order_of(orders), store, locks)
         server.kill()
         answer = drive(orders.settle(first, MADE), store, locks)
@@ -549,7 +553,7 @@ def test_a_store_that_dies_under_the_view_leaves_an_unknown_outcome() -> None:
     ids=["newer", "empty", "bytes", "list", "bare", "short", "deep"],
 )
 def test_what_another_release_wrote_is_not_run_over(
-    payload: bytes, store: RedisRecords, locks: LockClient, url: str
+    payload: bytes, store: RedisOrderRecords, locks: LockClient, url: str
 ) -> None:
     orders = rules(ORPHANS="retry")
     order = order_of(orders)
@@ -562,7 +566,7 @@ def test_what_another_release_wrote_is_not_run_over(
     assert locks.inspect(order.lock_name) is None
 
 
-def test_another_layout_is_refused(store: RedisRecords, locks: LockClient, url: str) -> None:
+def test_another_layout_is_refused(store: RedisOrderRecords, locks: LockClient, url: str) -> None:
     orders = rules()
     order = order_of(orders)
     bucket = Keys("shop").record(order.lock_name)[0]
@@ -583,7 +587,7 @@ def test_the_least_permissions_suffice() -> None:
     with RedisServer(users={"shop": f"on >secret {rights} {more}"}) as server:
         url = server.url.replace("redis://", "redis://shop:secret@")
         locks = lockkit.connect(url, key_prefix="shop", ttl=30)
-        store, orders = RedisRecords(locks), rules(ORPHANS="retry")
+        store, orders = RedisOrderRecords(locks), rules(ORPHANS="retry")
         order = order_of(orders)
         died(begun(orders, order, store, locks))
         assert len(list(orphans(locks))) == 1
@@ -602,7 +606,7 @@ def test_the_least_permissions_suffice() -> None:
 def test_records_need_redis() -> None:
     client = lockkit.connect("memory://")
     with pytest.raises(ConfigurationError, match=r"STORE.*'default' is not in Redis"):
-        RedisRecords(client)
+        RedisOrderRecords(client)
     assert list(orphans(client)) == []
     client.close()
 
@@ -610,12 +614,12 @@ def test_records_need_redis() -> None:
 async def test_records_need_redis_awaited() -> None:
     client = aio.connect("memory://")
     with pytest.raises(ConfigurationError, match="not in Redis"):
-        RedisRecords(client)
+        RedisOrderRecords(client)
     await client.close()
 
 
 def test_nothing_of_the_client_is_in_the_store(
-    store: RedisRecords, locks: LockClient, orders: Orders, url: str
+    store: RedisOrderRecords, locks: LockClient, orders: Orders, url: str
 ) -> None:
     order = order_of(orders, body=b'{"password": "hunter2"}')
     first = begun(orders, order, store, locks)
@@ -629,7 +633,7 @@ def test_nothing_of_the_client_is_in_the_store(
         assert secret not in kept + raw
 
 
-def test_done_by_an_operator(orders: Orders, store: RedisRecords, locks: LockClient) -> None:
+def test_done_by_an_operator(orders: Orders, store: RedisOrderRecords, locks: LockClient) -> None:
     order = order_of(orders)
     died(begun(orders, order, store, locks))
     (orphan,) = orphans(locks, order.lock_name)
@@ -642,7 +646,7 @@ def test_done_by_an_operator(orders: Orders, store: RedisRecords, locks: LockCli
 
 
 def test_an_operator_who_is_overtaken_by_a_new_try_changes_nothing(
-    orders: Orders, store: RedisRecords, locks: LockClient
+    orders: Orders, store: RedisOrderRecords, locks: LockClient
 ) -> None:
     """It came after he had looked: the server compares again."""
     order = order_of(orders)
@@ -658,7 +662,7 @@ def test_an_operator_who_is_overtaken_by_a_new_try_changes_nothing(
 
 
 def test_expired_orphans_leave_the_index_with_the_next_write(
-    locks: LockClient, store: RedisRecords, url: str
+    locks: LockClient, store: RedisOrderRecords, url: str
 ) -> None:
     """Where there is always one that runs, the index never expires as a whole."""
     brief, long = rules(TTL=0.2), rules()
@@ -682,7 +686,7 @@ def test_expired_orphans_leave_the_index_with_the_next_write(
 
 
 def test_to_be_tried_anew_by_an_operator(
-    orders: Orders, store: RedisRecords, locks: LockClient
+    orders: Orders, store: RedisOrderRecords, locks: LockClient
 ) -> None:
     order = order_of(orders)
     died(begun(orders, order, store, locks))
@@ -696,7 +700,7 @@ def test_to_be_tried_anew_by_an_operator(
 
 
 def test_orphans_of_many_orders_are_listed_once(
-    orders: Orders, store: RedisRecords, locks: LockClient
+    orders: Orders, store: RedisOrderRecords, locks: LockClient
 ) -> None:
     names = set()
     for number in range(150):
@@ -708,7 +712,7 @@ def test_orphans_of_many_orders_are_listed_once(
 
 
 def test_random_keys_return_the_store_to_its_baseline(
-    locks: LockClient, store: RedisRecords, url: str
+    locks: LockClient, store: RedisOrderRecords, url: str
 ) -> None:
     """Ended records expire, and so do those that were left running, with their index."""
     orders = rules(TTL=0.3)

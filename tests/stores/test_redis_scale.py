@@ -15,7 +15,7 @@ from lockkit.model.types import Mode, Owner, Request
 from lockkit.orders import Record
 from lockkit.orders.order import lock_name_of
 from lockkit.orders.record import RecordState, Snapshot
-from lockkit.orders.wire import dump
+from lockkit.orders.stored_form import dump
 from lockkit.stores.redis import RedisStore
 from lockkit.stores.redis.connections import exchange
 from lockkit.stores.redis.protocol import NO_CHANNEL

@@ -17,6 +17,7 @@ from interrupting import Interrupting
 import lockkit
 from lockkit import aio
 from lockkit.engine.effects import Step
+from lockkit.engine.times import drift
 from lockkit.model.clock import now
 from lockkit.model.errors import (
     BackendError,
@@ -24,7 +25,7 @@ from lockkit.model.errors import (
     LeaseLost,
     OutcomeUnknown,
 )
-from lockkit.model.types import Grant, Release, drift
+from lockkit.model.types import Grant, Release
 from lockkit.stores.redlock import wire
 from lockkit.stores.redlock.node import Node
 from lockkit.stores.redlock.votes import together

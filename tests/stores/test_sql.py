@@ -21,9 +21,10 @@ from steps import Steps
 
 import lockkit
 from lockkit.engine.grant import Holder, State, Waiter
+from lockkit.engine.times import alive_for
 from lockkit.model.clock import now
 from lockkit.model.settings import settings_from_url
-from lockkit.model.types import Busy, Grant, Mode, Request, alive_for
+from lockkit.model.types import Busy, Grant, Mode, Request
 from lockkit.stores.registry import load_store
 from lockkit.stores.sql import codec, connector, create_table, engines, guard, listing
 from lockkit.stores.sql import rows as table_rows

@@ -85,7 +85,7 @@ def test_each_waiter_asks_once_there_is_another_subscription(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A message may have come meanwhile. They would ask by themselves much later only."""
-    monkeypatch.setattr("lockkit.engine.flow.alive_for", lambda _: 600.0)
+    monkeypatch.setattr("lockkit.engine.waiting.alive_for", lambda _: 600.0)
     with scene.near.lock(NAME, ttl=300).acquire():
         waiting = scene.wait()
         before = len(scene.asked)

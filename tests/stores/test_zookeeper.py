@@ -32,6 +32,7 @@ from tls_ends import TLSEnd
 import lockkit
 from lockkit import aio
 from lockkit.engine.effects import Effect, Step
+from lockkit.engine.times import alive_for
 from lockkit.model.clock import now
 from lockkit.model.errors import (
     AcquireTimeout,
@@ -43,7 +44,7 @@ from lockkit.model.errors import (
     StoreRefused,
     UnsupportedCapability,
 )
-from lockkit.model.types import Busy, Gone, Grant, LockState, Mode, Release, Request, alive_for
+from lockkit.model.types import Busy, Gone, Grant, LockState, Mode, Release, Request
 from lockkit.stores.zookeeper import requests
 from lockkit.stores.zookeeper.failures import told
 from lockkit.stores.zookeeper.handler import Handler

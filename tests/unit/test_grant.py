@@ -15,8 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from lockkit.engine import grant
 from lockkit.engine.grant import GRACE_SECONDS, SECOND, TOMB_SECONDS, Outcome, State
 from lockkit.engine.state import MOST_SHARED, MOST_TOMBS
+from lockkit.engine.times import alive_for
 from lockkit.model.errors import KindMismatch, UpgradeRefused
-from lockkit.model.types import Busy, Gone, Grant, Kind, Mode, Release, Request, alive_for
+from lockkit.model.types import Busy, Gone, Grant, Kind, Mode, Release, Request
 
 TTL = 10.0
 MUTEX: dict[str, Any] = {"kind": Kind.MUTEX, "permits": 0, "shared": False}

@@ -22,7 +22,7 @@ class AsyncResolver(Resolver):
     driver = redis.asyncio.sentinel
 
     async def get_master_address(self) -> Any:
-        return await arun(discover(self.way, self._silent), _SentinelWire(self._makers))
+        return await arun(discover(self.master, self._silent), _SentinelWire(self._makers))
 
 
 class _SentinelWire(AsyncLocalWire):

@@ -14,7 +14,8 @@ from importlib.resources import files
 from typing import NamedTuple, TypeVar
 
 from lockkit.engine.state import SECOND
-from lockkit.model.types import Kind, Request, alive_for
+from lockkit.engine.times import alive_for
+from lockkit.model.types import Kind, Request
 from lockkit.runtime.process import TOKEN_BYTES
 from lockkit.stores.redis.layout import BUCKETS, PREFIXES, Keys, bucket_of, encoded
 

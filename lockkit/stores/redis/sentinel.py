@@ -31,8 +31,8 @@ PATIENCE = 0.5
 """Seconds to wait for a Sentinel, unless the options say more or less."""
 
 
-class Way(NamedTuple):
-    """The way to the master, from the settings."""
+class MasterSettings(NamedTuple):
+    """How to find the master, from the settings."""
 
     service: str
     sentinels: tuple[Node, ...]
@@ -41,7 +41,7 @@ class Way(NamedTuple):
     asked: AliasSettings  #: for connections to the Sentinels
 
 
-def way_of(settings: AliasSettings) -> Way:
+def master_settings(settings: AliasSettings) -> MasterSettings:
     """Raises ConfigurationError."""
     options = dict(settings.options)
     own = options.pop("sentinel", {})
@@ -62,7 +62,7 @@ def way_of(settings: AliasSettings) -> Way:
             )
     address, mark, query = hosts.one.location.partition("?")
     one = hosts.one._replace(location=f"{address}{database}{mark}{query}")
-    return Way(service, hosts.nodes, hosts.remap, one, _of_sentinels(hosts.one, own))
+    return MasterSettings(service, hosts.nodes, hosts.remap, one, _of_sentinels(hosts.one, own))
 
 
 def _of_sentinels(one: AliasSettings, own: Mapping[str, Any]) -> AliasSettings:
@@ -93,7 +93,7 @@ class Answer(NamedTuple):
     master: Node
 
 
-def discover(way: Way, silent: set[Node]) -> Step[Node]:
+def discover(master: MasterSettings, silent: set[Node]) -> Step[Node]:
     """Find the master. Sentinels are asked until more than half have named one; if fewer do, those
     count. The newest configuration counts. ``silent``: those that did not answer last time; they
     are asked last.
@@ -102,9 +102,9 @@ def discover(way: Way, silent: set[Node]) -> Step[Node]:
     """
     answers: list[Answer] = []
     reasons = ["it is down"]
-    for node in sorted(way.sentinels, key=silent.__contains__):
+    for node in sorted(master.sentinels, key=silent.__contains__):
         try:
-            reply = yield Exchange(pack(b"SENTINEL", b"MASTER", way.service.encode()), node)
+            reply = yield Exchange(pack(b"SENTINEL", b"MASTER", master.service.encode()), node)
         except BackendError as error:
             silent.add(node)
             reasons.append(_reason(error))
@@ -112,12 +112,12 @@ def discover(way: Way, silent: set[Node]) -> Step[Node]:
         silent.discard(node)
         if (answer := _read(reply)) is not None:
             answers.append(answer)
-        if len(answers) > len(way.sentinels) // 2:
+        if len(answers) > len(master.sentinels) // 2:
             break
     if not answers:
-        raise MasterUnknown(f"no Sentinel leads to the master of {way.service!r}: {reasons[-1]}")
+        raise MasterUnknown(f"no Sentinel leads to the master of {master.service!r}: {reasons[-1]}")
     newest = max(answers, key=lambda answer: (answer.epoch, answers.count(answer)))
-    return remapped(newest.master, way.remap)
+    return remapped(newest.master, master.remap)
 
 
 def _reason(error: BackendError) -> str:
@@ -143,14 +143,14 @@ class Resolver:
     check_connection = False
     driver: Any = redis.sentinel  #: has the classes of such connections
 
-    def __init__(self, way: Way, makers: Mapping[Node, Maker]) -> None:
-        self.way = way
-        self.service_name = way.service
+    def __init__(self, master: MasterSettings, makers: Mapping[Node, Maker]) -> None:
+        self.master = master
+        self.service_name = master.service
         self._silent: set[Node] = set()
         self._makers = makers
 
     def get_master_address(self) -> Any:
-        return run(discover(self.way, self._silent), _SentinelWire(self._makers))
+        return run(discover(self.master, self._silent), _SentinelWire(self._makers))
 
 
 class _SentinelWire(CallWire):
@@ -169,10 +169,10 @@ class _SentinelWire(CallWire):
 
 def master_maker(settings: AliasSettings, pool: Any, resolver: type[Resolver]) -> Maker:
     """Makes connections that lead to the current master; no I/O."""
-    way = way_of(settings)
-    made = maker(way.one, pool)
-    asked = maker(way.asked, pool)
-    makers = {node: asked.at(node.host, node.port) for node in way.sentinels}
-    tls = "SSL" * way.one.location.startswith("rediss")
+    master = master_settings(settings)
+    made = maker(master.one, pool)
+    asked = maker(master.asked, pool)
+    makers = {node: asked.at(node.host, node.port) for node in master.sentinels}
+    tls = "SSL" * master.one.location.startswith("rediss")
     kind = getattr(resolver.driver, f"SentinelManaged{tls}Connection")
-    return made.managed(kind, resolver(way, makers))
+    return made.managed(kind, resolver(master, makers))

@@ -15,20 +15,11 @@ import redis
 from redis.exceptions import NoScriptError
 
 from lockkit.engine.effects import Exchange, Park, Signal, Step, at_once
+from lockkit.engine.times import alive_for
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError, LockError
 from lockkit.model.settings import AliasSettings
-from lockkit.model.types import (
-    Busy,
-    Finding,
-    Gone,
-    Grant,
-    Mode,
-    Release,
-    Renewal,
-    Request,
-    alive_for,
-)
+from lockkit.model.types import Busy, Finding, Gone, Grant, Mode, Release, Renewal, Request
 from lockkit.runtime import process
 from lockkit.stores.contract import Buried, Direct, Fenced, Pushed, ServerClock
 from lockkit.stores.redis import replicas

@@ -44,7 +44,7 @@ class Pace:
         self._pause = 0.0
 
 
-class Slot(Signal):
+class WaitingClaim(Signal):
     """One waiting claim: where its message goes."""
 
     __slots__ = ("epoch", "message")
@@ -67,7 +67,7 @@ class Inbox:
         self.pace = Pace()
         self.pulse: Pulse | None = None  #: of the subscription, while there is one
         self.is_forbidden = False  #: to listen, or it is closed: waiters must poll
-        self._slots: dict[str, Slot] = {}
+        self._waiting: dict[str, WaitingClaim] = {}
         self._epoch = 0
 
     @property
@@ -76,7 +76,7 @@ class Inbox:
 
     @property
     def is_awaited(self) -> bool:
-        return bool(self._slots)
+        return bool(self._waiting)
 
     @property
     def subscribe(self) -> bytes:
@@ -85,13 +85,13 @@ class Inbox:
 
     def expect(self, token: str) -> None:
         """A message for this token may come from now on."""
-        self._slots[token] = Slot(self._epoch)
+        self._waiting[token] = WaitingClaim(self._epoch)
 
     def expects(self, token: str) -> bool:
-        return token in self._slots
+        return token in self._waiting
 
     def forget(self, token: str) -> None:
-        self._slots.pop(token, None)
+        self._waiting.pop(token, None)
 
     def doubt(self) -> None:
         """A claim that waited was granted without a message, or is gone: maybe because nobody has
@@ -101,23 +101,23 @@ class Inbox:
 
     def wait(self, token: str, ticket: int, seconds: float) -> Step[int | None]:
         """The fence of a grant to this enqueueing. None: time is up, or the store must be asked."""
-        slot = self._slots.get(token)
-        if slot is None:
+        claim = self._waiting.get(token)
+        if claim is None:
             return None
         deadline = now() + seconds
         while True:
-            message, slot.message = slot.message, None
+            message, claim.message = claim.message, None
             if message is not None and message[0] == ticket:
                 return message[1]
-            if slot.epoch != self._epoch:
-                slot.epoch = self._epoch
+            if claim.epoch != self._epoch:
+                claim.epoch = self._epoch
                 return None
             left = deadline - now()
             if left <= 0:
                 return None
-            slot.is_set = False  # before the next look: what comes in between is seen there
-            if slot.epoch == self._epoch and not slot.message:
-                yield Park(slot, left)
+            claim.is_set = False  # before the next look: what comes in between is seen there
+            if claim.epoch == self._epoch and not claim.message:
+                yield Park(claim, left)
 
     def hear(self, reply: Any) -> None:
         """Take what was read from the subscription. Raises ConnectionError if the server refuses
@@ -135,9 +135,9 @@ class Inbox:
             message = int(ticket), int(fence)
         except ValueError:  # anybody with the right may publish
             return
-        if (slot := self._slots.get(token)) is not None:
-            slot.message = message
-            slot.set()
+        if (claim := self._waiting.get(token)) is not None:
+            claim.message = message
+            claim.set()
 
     def forbid(self) -> None:
         """No message will come any more."""
@@ -147,8 +147,8 @@ class Inbox:
     def have_all_ask(self) -> None:
         """A message may have been missed. Called before a new subscription is noted."""
         self._epoch += 1
-        for slot in list(self._slots.values()):
-            slot.set()
+        for claim in list(self._waiting.values()):
+            claim.set()
 
 
 def open_inbox(inbox: Inbox) -> Step[None]:

@@ -23,7 +23,7 @@ FOR_GOOD = 2**53
 """The stamp of a release that buries all that was or will be asked with the token."""
 
 
-class Node:
+class NodeRequests:
     """The requests to the nodes, which are the same for each."""
 
     def __init__(self, prefix: str, restart_delay: float) -> None:

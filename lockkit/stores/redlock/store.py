@@ -15,7 +15,7 @@ from lockkit.stores.contract import Buried, Store
 from lockkit.stores.redis.protocol import pack
 from lockkit.stores.redis.scripts import look
 from lockkit.stores.redlock.health import dangers, state
-from lockkit.stores.redlock.node import FOR_GOOD, Node
+from lockkit.stores.redlock.node import FOR_GOOD, NodeRequests
 from lockkit.stores.redlock.settings import Nodes
 from lockkit.stores.redlock.votes import (
     Answers,
@@ -39,7 +39,7 @@ class RedlockStore(Buried, Store):
 
     def __init__(self, nodes: Nodes, prefix: str) -> None:
         self._nodes = nodes
-        self._node = Node(prefix, nodes.restart_delay)
+        self._node = NodeRequests(prefix, nodes.restart_delay)
         self._quorum = quorum_of(nodes.servers)
 
     @classmethod

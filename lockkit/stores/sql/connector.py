@@ -166,7 +166,7 @@ _inherited: list[Connection] = []
 """Connections of the parent process: never closed here, for that would end them there."""
 
 
-class Slot:
+class OneConnection:
     """One connection, opened when it is needed and used by one thread at a time.
 
     A step takes it out and puts it back, so nobody meets one whose step was interrupted.

@@ -38,7 +38,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 """Seconds between two tries to connect again: doubled each time, up to LONGEST_PAUSE."""
 
 
-class Claim(Signal):
+class WaitingClaim(Signal):
     """A claim that waits."""
 
     __slots__ = ("message", "seen")
@@ -81,7 +81,7 @@ class Inbox(Background):
         self._connection = None
         self.channel = f"lockkit_{secrets.token_hex(8)}"
         self.is_open = False  #: messages come
-        self._claims: dict[str, Claim] = {}
+        self._claims: dict[str, WaitingClaim] = {}
         self._is_idle = True
         self._heard = -math.inf
         self._asked: float | None = None  #: for a message that has not come yet
@@ -94,7 +94,7 @@ class Inbox(Background):
 
     def seen(self, token: str, moment: int) -> None:
         """It waits at this moment of the database's clock, and a message for it may come."""
-        self._claims.setdefault(token, Claim()).seen = moment
+        self._claims.setdefault(token, WaitingClaim()).seen = moment
 
     def forget(self, token: str) -> None:
         self._claims.pop(token, None)
@@ -103,7 +103,7 @@ class Inbox(Background):
         """Wait until it is worth asking again: ``seconds`` at most, without messages ``pause``."""
         if self._is_idle and not native.is_patched():
             self._hurry()
-        claim = self._claims.setdefault(token, Claim())
+        claim = self._claims.setdefault(token, WaitingClaim())
         if not claim.is_set:
             yield Park(claim, self._sleep(token, seconds, pause))
         claim.is_set = False  # before the look: what comes in between is seen there

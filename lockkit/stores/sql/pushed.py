@@ -6,7 +6,8 @@ from typing import Any, ClassVar, Final
 
 from lockkit.engine import grant
 from lockkit.engine.effects import Exchange, Step
-from lockkit.model.types import Busy, Gone, Grant, Release, Request, alive_for
+from lockkit.engine.times import alive_for
+from lockkit.model.types import Busy, Gone, Grant, Release, Request
 from lockkit.stores.contract import Pushed
 from lockkit.stores.sql.codec import token_digest
 from lockkit.stores.sql.inbox import Inbox

@@ -24,7 +24,7 @@ from lockkit.model.types import Busy, Gone, Grant, Mode, Release, Renewal, Reque
 from lockkit.runtime.wires import Call, CallWire, Lane, call
 from lockkit.stores.contract import Buried, Direct, Durable, Fenced, Queued, Reentrant, Shared
 from lockkit.stores.sql.codec import encode, row_id
-from lockkit.stores.sql.connector import Connection, Connector, Missed, Parameters, Slot
+from lockkit.stores.sql.connector import Connection, Connector, Missed, OneConnection, Parameters
 from lockkit.stores.sql.dialect import expanded
 from lockkit.stores.sql.listing import TableListing
 from lockkit.stores.sql.rows import (
@@ -82,8 +82,8 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
         self._takes_over = takes_over
         self._prefix = key_prefix
         self._busy_seconds = busy_seconds
-        self._steps = Slot(connector)
-        self._renewals = Slot(connector)
+        self._steps = OneConnection(connector)
+        self._renewals = OneConnection(connector)
         self._refused: tuple[str, ...] = ()  #: names, the latest first; it is extended last
 
     def wire(self) -> CallWire:
@@ -170,28 +170,32 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
         return [next(answers[request.name]) for request in requests]
 
     def _step(
-        self, name: str, rule: Rule[T], slot: Slot | None = None, first: First[T] | None = None
+        self,
+        name: str,
+        rule: Rule[T],
+        over: OneConnection | None = None,
+        first: First[T] | None = None,
     ) -> T:
         """Apply the rule to the name's state, in one atomic step of the store. ``first``: does so
         in one statement, for a state that it knows."""
-        row, slot = row_id(self._prefix, name), slot or self._steps
-        done = self._try(slot, partial(self._attempt, row, name, rule, first))
+        row, over = row_id(self._prefix, name), over or self._steps
+        done = self._try(over, partial(self._attempt, row, name, rule, first))
         if not isinstance(done, Applied):
             return done
         reply, is_new, state = done
-        self._note(name, state, slot)
+        self._note(name, state, over)
         if is_new and int(row[-4:], 16) % PRUNE_EVERY == 0:
             with suppress(Missed, BackendError):  # there is a next time; the step itself is done
                 self._steps.use(prune_some)
         return reply
 
-    def _note(self, name: str, state: grant.State, slot: Slot) -> None:
+    def _note(self, name: str, state: grant.State, over: OneConnection) -> None:
         """Write down the last words of the last one that lost it, as a name has one row for them.
         The step itself is done already; if the process dies before this, there are none."""
         if found := [*last_words(name, state)]:
             values = values_of(self._prefix, found[-1])
             with suppress(BackendError):
-                self._try(slot, lambda c: c.execute(c.dialect.put, values))
+                self._try(over, lambda c: c.execute(c.dialect.put, values))
 
     def _attempt(
         self, row: str, name: str, rule: Rule[T], first: First[T] | None, connection: Connection
@@ -279,18 +283,17 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
             return ()
         return self._try(self._steps, lambda c: c.execute(statement, values)).rows
 
-    def _try(self, slot: Slot, step: Callable[[Connection], T]) -> T:
+    def _try(self, over: OneConnection, step: Callable[[Connection], T]) -> T:
         """Try a step again while somebody else is faster or the store is busy."""
         pause, end = 0.0, None
         while True:
             try:
-                return slot.use(step)
+                return over.use(step)
             except Missed as missed:
                 end = end or clock.now() + self._busy_seconds
                 if clock.now() >= end:
-                    raise BackendUnavailable(
-                        f"the lock database was busy for {self._busy_seconds:g} s"
-                    ) from missed.__cause__
+                    busy = f"the lock database was busy for {self._busy_seconds:g} s"
+                    raise BackendUnavailable(busy) from missed.__cause__
             if pause:
                 time.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(max(pause * 2, FIRST_PAUSE), LONGEST_PAUSE)

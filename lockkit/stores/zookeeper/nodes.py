@@ -58,7 +58,7 @@ class Watch:
         self.is_set_up = True
 
 
-class Node:
+class Znode:
     """One claim: what is known of its node."""
 
     def __init__(self, folder: str, request: Request, session: Session | None) -> None:
@@ -131,26 +131,26 @@ class Node:
         )
 
 
-class Nodes(Background):
+class Znodes(Background):
     """A thread deletes nodes that nobody extends or asks for in time: sessions would keep them."""
 
     thread_name = "lockkit-zookeeper"
 
     def _reset(self) -> None:
         super()._reset()
-        self._nodes: dict[str, Node] = {}
+        self._nodes: dict[str, Znode] = {}
         self._lock = native.mutex()
         self._wake_at = math.inf
 
-    def get(self, token: str) -> Node | None:
+    def get(self, token: str) -> Znode | None:
         return self._nodes.get(token)
 
-    def add(self, node: Node) -> None:
+    def add(self, node: Znode) -> None:
         with self._lock:
             self._nodes[node.token] = node
         self.keep(node, node.until)
 
-    def keep(self, node: Node, until: float, number: int = 0) -> bool:
+    def keep(self, node: Znode, until: float, number: int = 0) -> bool:
         """Keep it until then, unless an extension with a greater number has said until when. False:
         it is no longer kept, but being deleted; nothing may rely on it."""
         with self._lock:
@@ -186,7 +186,7 @@ class Nodes(Background):
             self._wake_at = min((node.until for node in self._nodes.values()), default=math.inf)
             return self._wake_at - moment
 
-    def _again(self, node: Node) -> None:
+    def _again(self, node: Znode) -> None:
         """Delete it in a while. It is not known by its token: nothing may rely on it."""
         node.until = now() + AGAIN_SECONDS
         with self._lock:

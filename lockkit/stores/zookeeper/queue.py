@@ -7,12 +7,13 @@ from typing import Any
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from lockkit.engine.effects import Step
+from lockkit.engine.times import alive_for
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendUnavailable, OutcomeUnknown
-from lockkit.model.types import Busy, Gone, Grant, Mode, Request, alive_for
+from lockkit.model.types import Busy, Gone, Grant, Mode, Request
 from lockkit.stores.zookeeper.failures import SessionEnded, reason, refused, told
 from lockkit.stores.zookeeper.listing import ZooKeeperListing
-from lockkit.stores.zookeeper.nodes import Node, Nodes, guid_of, in_order, is_numbered, route_of
+from lockkit.stores.zookeeper.nodes import Znode, Znodes, guid_of, in_order, is_numbered, route_of
 from lockkit.stores.zookeeper.record import encoded, holder_of
 from lockkit.stores.zookeeper.requests import (
     Ask,
@@ -48,9 +49,9 @@ class ZooKeeperQueue(ZooKeeperListing):
 
     def __init__(self, configuration: Configuration) -> None:
         super().__init__(configuration)
-        self._nodes = Nodes()
+        self._nodes = Znodes()
 
-    def find(self, request: Request) -> Step[Node | None]:
+    def find(self, request: Request) -> Step[Znode | None]:
         """The node of an acquire that broke off. Another server may not have heard of it yet, so it
         asks the leader. A node that another session has made is deleted."""
         folder, guid = self.folder(request.name), guid_of(request.token)
@@ -90,7 +91,7 @@ class ZooKeeperQueue(ZooKeeperListing):
                 self._nodes.forget(request.token)
             raise
 
-    def look(self, request: Request, node: Node) -> Step[Grant | Busy | Gone]:
+    def look(self, request: Request, node: Znode) -> Step[Grant | Busy | Gone]:
         """Ask again for a node that is there."""
         start = now()
         if node.is_watching or (node.is_granted and node.ends > start):
@@ -105,7 +106,7 @@ class ZooKeeperQueue(ZooKeeperListing):
             return (yield from self._place(request, node, told(names, NoNodeError)))
         return (yield from self._confirm(request, node, start))
 
-    def leave(self, node: Node) -> Step[bool]:
+    def leave(self, node: Znode) -> Step[bool]:
         """Delete it, and the folder if that is then empty; returns whether it was gone already."""
         try:
             gone, _ = yield from ask_of(node, delete(node.path), delete(node.folder))
@@ -113,13 +114,13 @@ class ZooKeeperQueue(ZooKeeperListing):
             return True
         return isinstance(told(gone, NoNodeError), NoNodeError)
 
-    def _intend(self, request: Request, session: Session) -> Node:
+    def _intend(self, request: Request, session: Session) -> Znode:
         """From now on there may be a node; it is deleted even if nobody asks for it again."""
-        node = Node(self.folder(request.name), request, session)
+        node = Znode(self.folder(request.name), request, session)
         self._nodes.add(node)
         return node
 
-    def _make(self, request: Request, node: Node, names: Any) -> Step[Grant | Busy | Gone]:
+    def _make(self, request: Request, node: Znode, names: Any) -> Step[Grant | Busy | Gone]:
         made = (yield from self._begin(request, node)) if isinstance(names, NoNodeError) else None
         if made is not None:
             return made
@@ -130,7 +131,7 @@ class ZooKeeperQueue(ZooKeeperListing):
                 return made
         raise BackendUnavailable("the folder of the name in ZooKeeper keeps coming and going")
 
-    def _begin(self, request: Request, node: Node) -> Step[Grant | Busy | Gone | None]:
+    def _begin(self, request: Request, node: Znode) -> Step[Grant | Busy | Gone | None]:
         """Make the folder and be the first in it. None: it is there already."""
         sent = now()
         path = f"{node.folder}/{node.guid}-"
@@ -151,7 +152,7 @@ class ZooKeeperQueue(ZooKeeperListing):
         return (yield from self._grant(request, node, sent, sent))
 
     def _join(
-        self, request: Request, node: Node, queue: list[str], *, remake: bool
+        self, request: Request, node: Znode, queue: list[str], *, remake: bool
     ) -> Step[Grant | Busy | Gone | None]:
         """Be the last in the folder, and watch the one before. None: the folder is gone.
         ``remake``: make it just before; it may be gone again."""
@@ -179,7 +180,7 @@ class ZooKeeperQueue(ZooKeeperListing):
             raise OutcomeUnknown(str(error)) from error
 
     def _place(
-        self, request: Request, node: Node, names: Any, holder: str = ""
+        self, request: Request, node: Znode, names: Any, holder: str = ""
     ) -> Step[Grant | Busy | Gone]:
         """Granted, waiting or refused: the nodes before ours decide."""
         queue = in_order(names)
@@ -197,12 +198,12 @@ class ZooKeeperQueue(ZooKeeperListing):
         node.before, node.holder = f"{node.folder}/{queue[place - 1]}", holder or node.holder
         return (yield from self._wait_for(request, node))
 
-    def _wait_for(self, request: Request, node: Node) -> Step[Busy | Gone]:
+    def _wait_for(self, request: Request, node: Znode) -> Step[Busy | Gone]:
         if not self._nodes.keep(node, now() + alive_for(request.ttl)):
             return (yield from self._give_up(node))
         return Busy(ticket=node.zxid, ahead=node.ahead, holder=node.holder)
 
-    def _confirm(self, request: Request, node: Node, start: float) -> Step[Grant | Busy | Gone]:
+    def _confirm(self, request: Request, node: Znode, start: float) -> Step[Grant | Busy | Gone]:
         """It should be the first now. A write by a majority proves that the session lives."""
         sent, node.data["granted"] = now(), 0
         self._nodes.keep(node, sent + request.ttl)  # its turn does not pass while it asks
@@ -216,7 +217,9 @@ class ZooKeeperQueue(ZooKeeperListing):
         node.data["granted"] = seen.mtime
         return (yield from self._grant(request, node, sent, start))
 
-    def _grant(self, request: Request, node: Node, sent: float, start: float) -> Step[Grant | Gone]:
+    def _grant(
+        self, request: Request, node: Znode, sent: float, start: float
+    ) -> Step[Grant | Gone]:
         assert node.session is not None
         if not self._nodes.keep(node, now() + request.ttl):
             return (yield from self._give_up(node))
@@ -226,13 +229,13 @@ class ZooKeeperQueue(ZooKeeperListing):
             return node.end()
         return Grant(request.token, self.fence(node.zxid), node.ends - start)
 
-    def _give_up(self, node: Node) -> Step[Gone]:
+    def _give_up(self, node: Znode) -> Step[Gone]:
         """The reply came too late: it is being deleted, but may have been made after that."""
         yield from self.leave(node)
         return node.end()
 
 
-def ask_of(node: Node, *requests: Ask) -> Step[list[Any]]:
+def ask_of(node: Znode, *requests: Ask) -> Step[list[Any]]:
     """Ask in the session of a node: no other session is asked, or made."""
     try:
         reply = yield from ask(node.route, *requests, session=node.session)

@@ -25,7 +25,7 @@ from lockkit.model.types import (
 )
 from lockkit.stores.contract import Buried, Capped, Durable, Fenced, Pushed, ServerClock, Sessioned
 from lockkit.stores.zookeeper.failures import SessionEnded, refused, told
-from lockkit.stores.zookeeper.nodes import Node, guid_of
+from lockkit.stores.zookeeper.nodes import Znode, guid_of
 from lockkit.stores.zookeeper.queue import ZooKeeperQueue, ask_of
 from lockkit.stores.zookeeper.record import encoded
 from lockkit.stores.zookeeper.requests import (
@@ -108,7 +108,7 @@ class ZooKeeperStore(
         """One write for each claim. Those of one session are sent at once."""
         start = now()
         renewals = [Renewal(None)] * len(requests)
-        sessions: dict[int, list[tuple[int, Request, Node]]] = {}
+        sessions: dict[int, list[tuple[int, Request, Znode]]] = {}
         for index, request in enumerate(requests):
             node = self._held(request)
             if node is None or not self._nodes.keep(node, start + request.ttl, request.number):
@@ -130,7 +130,7 @@ class ZooKeeperStore(
             raise failures[0]
         return renewals
 
-    def _extend(self, batch: list[tuple[int, Request, Node]], start: float) -> Step[list[Renewal]]:
+    def _extend(self, batch: list[tuple[int, Request, Znode]], start: float) -> Step[list[Renewal]]:
         sent = now()
         for _, request, node in batch:
             node.tell_ttl(request.ttl)
@@ -154,12 +154,12 @@ class ZooKeeperStore(
                 renewals.append(Renewal(None if node.is_over else node.ends - start))
         return renewals
 
-    def _node(self, request: Request) -> Node | None:
+    def _node(self, request: Request) -> Znode | None:
         """A token belongs to one name only."""
         node = self._nodes.get(request.token)
         return node if node is not None and node.folder == self.folder(request.name) else None
 
-    def _held(self, request: Request) -> Node | None:
+    def _held(self, request: Request) -> Znode | None:
         node = self._node(request)
         if node is None or node.is_over or not node.is_granted or node.until <= now():
             return None
@@ -169,6 +169,6 @@ class ZooKeeperStore(
         """A later acquire with this token gets nothing. The session applied those that were under
         way before what has just been asked."""
         if request.unsure or (request.queued and self._nodes.get(request.token) is None):
-            node = Node(self.folder(request.name), request, None)
+            node = Znode(self.folder(request.name), request, None)
             node.is_over = True
             self._nodes.add(node)

@@ -26,7 +26,7 @@ from lockkit.runtime.aio_wires import AsyncLocalWire
 from lockkit.runtime.run import run
 from lockkit.runtime.wires import CallWire
 from lockkit.stores.zookeeper.failures import SessionEnded, cannot_begin, lost
-from lockkit.stores.zookeeper.nodes import Nodes
+from lockkit.stores.zookeeper.nodes import Znodes
 from lockkit.stores.zookeeper.requests import Answers, Reply
 from lockkit.stores.zookeeper.session import Session
 from lockkit.stores.zookeeper.settings import Configuration, refuse_longer
@@ -43,7 +43,7 @@ class Sessions:
     They have a session for each timeout in milliseconds, made when it is needed.
     """
 
-    def __init__(self, configuration: Configuration, nodes: Nodes) -> None:
+    def __init__(self, configuration: Configuration, nodes: Znodes) -> None:
         if native.is_patched():
             raise UnsupportedCapability(
                 f"{configuration.title}: under gevent, kazoo's thread would be a "
@@ -137,7 +137,7 @@ class Sessions:
             session.stop()
 
 
-def _changed(wire: weakref.ref[Sessions], nodes: Nodes, session: Session, is_over: bool) -> None:
+def _changed(wire: weakref.ref[Sessions], nodes: Znodes, session: Session, is_over: bool) -> None:
     """Called by a session. It keeps no client alive."""
     if is_over:
         nodes.end_with(session)

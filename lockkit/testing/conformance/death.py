@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from lockkit.engine.times import alive_for
 from lockkit.model.clock import now
-from lockkit.model.types import alive_for
 from lockkit.stores.contract import Fenced, Listed
 from lockkit.testing.agent import Agent, AgentFailed
 from lockkit.testing.blocking import AnyClient, AnyLease, Api

@@ -22,7 +22,7 @@ from lockkit.testing.conformance.base import (
     needs,
     nothing_left,
 )
-from lockkit.testing.faulty import Fault, Way
+from lockkit.testing.faulty import Failing, Fault
 
 __all__ = ["ExchangeTests"]
 
@@ -34,10 +34,10 @@ MOST = 4
 
 def each_fault(fault: Fault, name: str) -> Iterator[str]:
     """A fresh name for each exchange and each way to fail, until there are no more exchanges."""
-    for way in Way:
+    for failing in Failing:
         for number in range(MOST):
-            fault.plan(number, way)
-            yield f"{name}:{way.value}:{number}"
+            fault.plan(number, failing)
+            yield f"{name}:{failing.value}:{number}"
             if not fault.happened:
                 break
 
@@ -153,7 +153,7 @@ class ExchangeTests:
 
 def makes_exchanges(faulty: AnyClient, fault: Fault, name: str) -> bool:
     """Whether it makes any. A store in memory may do without."""
-    fault.plan(-1, Way.REFUSED)  # none fails
+    fault.plan(-1, Failing.REFUSED)  # none fails
     with fault:
         faulty.lock(name).acquire().release()
     return fault.asked > 0

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from lockkit.engine.times import alive_for
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError, BackendUnavailable, OutcomeUnknown
-from lockkit.model.types import alive_for
 from lockkit.stores.contract import Pushed
 from lockkit.testing.blocking import AnyClient
 from lockkit.testing.conformance.base import (

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from lockkit.engine.times import alive_for
 from lockkit.model.clock import now
 from lockkit.model.errors import AcquireTimeout, TooManyWaiters
-from lockkit.model.types import Busy, Mode, alive_for
+from lockkit.model.types import Busy, Mode
 from lockkit.stores.contract import Fenced, Listed, Queued, Sessioned
 from lockkit.testing.blocking import AnyClient, AnyLease, Api
 from lockkit.testing.conformance.base import (

@@ -224,7 +224,7 @@ def test_the_table_of_locks_in_postgresql_is_made(
 def test_orders_without_flask_sqlalchemy_say_what_to_install(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lockkit_flask.orders.gate.find_spec", lambda _: None)
+    monkeypatch.setattr("lockkit_flask.orders.app_orders.find_spec", lambda _: None)
     with pytest.raises(lockkit.ConfigurationError, match=r"install 'lockkit\[flask-sqlalchemy\]'"):
         make_app(LOCKKIT_ORDERS={"PATHS": []})
 

@@ -33,7 +33,7 @@ from lockkit.model.errors import ConfigurationError, DriverMissing, LeaseLost
 from lockkit.orders import Orders, gate
 from lockkit.orders.forms import tell_uncovered
 from lockkit.orders.idempotent import Idempotent
-from lockkit.orders.redis_records import RedisRecords
+from lockkit.orders.redis_records import RedisOrderRecords
 from lockkit.orders.settings import HOOKS, SAFE_METHODS, UNSAFE_METHODS
 from lockkit.orders.visit import ViewOptions, options_in
 from lockkit.web.route_checks import module_of, wrappers
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 _GIVEN = "_lockkit_given"
 
 
-class Gate:
+class AppOrders:
     """The orders of one app: which request is one, whose it is, and whether its view may run."""
 
     def __init__(self, app: Flask, settings: OrderSettings, locks: AppLocks) -> None:
@@ -64,11 +64,11 @@ class Gate:
         self.orders = Orders(settings, form_ids)
         self.user_pk = locks.config.user_pk
         client = locks[settings.alias]
-        self.thread = gate.Thread(lambda _: client)
+        self.thread = gate.ThreadRunner(lambda _: client)
         for hook in HOOKS:
             self.orders.hook(hook)
         if settings.claims:
-            self.records: Any = RedisRecords(client)
+            self.records: Any = RedisOrderRecords(client)
             self.open: Callable[[Visit, Proceed], OpenOrder] = ClaimedOrder
         else:
             self._open_in_database(_database(app), settings.using)

@@ -23,7 +23,7 @@ from lockkit.orders.record import (
 CHECKSUM = 8  # characters
 
 
-class Wired(NamedTuple):
+class Stored(NamedTuple):
     """A record that was read, and the owner that claimed it."""
 
     record: Record
@@ -47,7 +47,7 @@ def dump(record: Record, owner: Owner | None = None) -> bytes:
     return b"%b\n%b%b" % (head, _checksum(head, body), body)
 
 
-def load(payload: bytes) -> Wired | None:
+def load(payload: bytes) -> Stored | None:
     """The record, without its key; None if it is of a newer version, damaged, or not ours."""
     head, _, rest = payload.partition(b"\n")
     checksum, body = rest[:CHECKSUM], rest[CHECKSUM:]
@@ -55,7 +55,7 @@ def load(payload: bytes) -> Wired | None:
         document: dict[str, Any] = json.loads(head)
         if document["version"] != VERSION or checksum != _checksum(head, body):
             return None
-        return Wired(_record(document, body), _owner(document["owner"]))
+        return Stored(_record(document, body), _owner(document["owner"]))
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from lockkit.engine.effects import Later, Made, Step
 from lockkit.engine.holding import broke_off, withdraw
+from lockkit.engine.times import alive_for, drift, granted
 from lockkit.model import clock
 from lockkit.model.errors import (
     AcquireTimeout,
@@ -24,19 +25,7 @@ from lockkit.model.errors import (
     by,
 )
 from lockkit.model.log import log
-from lockkit.model.types import (
-    Busy,
-    Gone,
-    Grant,
-    Granted,
-    Kind,
-    Mode,
-    Owner,
-    Request,
-    alive_for,
-    drift,
-    granted,
-)
+from lockkit.model.types import Busy, Gone, Grant, Granted, Kind, Mode, Owner, Request
 
 if TYPE_CHECKING:
     from lockkit.stores.contract import Waited

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from asking import Asked, AskingStore, Attempt, Extend, Free, Wait, Why, Withdraw
 
-from lockkit.engine import flow, holding
+from lockkit.engine import holding, waiting
 from lockkit.engine.effects import Later
+from lockkit.engine.times import drift
 from lockkit.model.errors import (
     AcquireTimeout,
     BackendUnavailable,
@@ -31,7 +32,6 @@ from lockkit.model.types import (
     Release,
     Renewal,
     Request,
-    drift,
 )
 from lockkit.runtime.hold import Hold
 
@@ -77,7 +77,7 @@ def acquire(timeout: float | None = 5.0) -> Play:
     tokens = (f"token-{number}" for number in count(2))
     mode = Mode.TRY if timeout == 0 else Mode.ENQUEUE
     request = Request("stock:42", "token-1", TTL, "owner", mode)
-    return Play(lambda now: flow.acquire(STORE, request, timeout, lambda: next(tokens), now))
+    return Play(lambda now: waiting.acquire(STORE, request, timeout, lambda: next(tokens), now))
 
 
 def hold() -> Hold:

@@ -19,7 +19,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lockkit.engine import flow, holding
+from lockkit.engine import holding, waiting
 from lockkit.engine.effects import Later
 from lockkit.engine.grant import SECOND, State
 from lockkit.model.errors import (
@@ -181,7 +181,8 @@ class FlowMachine(RuleBasedStateMachine):
         request = Request(NAME, next(self.tokens), TTL, f"owner-{who}", mode)
         request = request._replace(**self.claims[who % len(self.claims)])
         self.begin(
-            one, flow.acquire(STORE, request, timeout, lambda: next(self.tokens), self.clock_now)
+            one,
+            waiting.acquire(STORE, request, timeout, lambda: next(self.tokens), self.clock_now),
         )
 
     @rule(who=CLAIMANTS)
