@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, TextIO
 
 from lockkit.testing import worker
-from lockkit.testing.store import Store
+from lockkit.testing.targets import Target
 
 __all__ = ["Forked", "Nursery"]
 
@@ -36,7 +36,7 @@ class Forked(NamedTuple):
 class Nursery:
     """Starts the process that forks, and asks it for workers."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Target) -> None:
         self._asking = threading.Lock()
         self._socket, theirs = socket.socketpair()
         with theirs:

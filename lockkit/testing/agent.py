@@ -1,6 +1,6 @@
 """Other processes that lock. A test starts, commands, stops and kills them.
 
->>> with Agent(Store("redis://127.0.0.1:6379/0")) as agent:                  # doctest: +SKIP
+>>> with Agent(Target("redis://127.0.0.1:6379/0")) as agent:                  # doctest: +SKIP
 ...     agent.acquire("a", name="stock:42")
 ...     agent.kill()
 """
@@ -21,7 +21,7 @@ from lockkit.testing._nursery import Nursery
 from lockkit.testing._reaper import Reaper
 from lockkit.testing.blocking import Api
 from lockkit.testing.checkers import Interval
-from lockkit.testing.store import Store
+from lockkit.testing.targets import Target
 
 __all__ = ["Agent", "AgentFailed", "Crew"]
 
@@ -39,7 +39,7 @@ class AgentFailed(RuntimeError):
 class Agent:
     """Another process. ``send`` gives an order and returns at once; ``call`` waits for a reply."""
 
-    def __init__(self, store: Store, nursery: Nursery | None = None) -> None:
+    def __init__(self, store: Target, nursery: Nursery | None = None) -> None:
         self._is_alone = nursery is None
         self._nursery = nursery or Nursery(store)
         self._process = self._nursery.fork()
@@ -160,7 +160,7 @@ def _close(pipe: Any) -> None:
 class Crew:
     """Agents of one store, used again by the next test unless they were killed."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Target) -> None:
         self.store = store
         self._agents: list[Agent] = []
         self._nursery: Nursery | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from lockkit.testing.store import TableStore
+from lockkit.testing.targets import TableTarget
 
 
 def is_installed() -> bool:
@@ -18,5 +18,5 @@ def is_installed() -> bool:
 SCHEMES = ["mysql", *(["mysql+mysqldb"] if is_installed() else [])]
 """The schemes for MariaDB: PyMySQL's, and its own."""
 
-WRITES = TableStore.writes
+WRITES = TableTarget.writes
 """mysqlclient prepares no statements."""

@@ -15,7 +15,7 @@ from lockkit.model.clock import now
 from lockkit.testing.proxy import FaultProxy, Target
 from lockkit.testing.servers import RedisServer, Server, ValkeyServer
 from lockkit.testing.servers.base import free_port
-from lockkit.testing.store import Proxied, RedisStore
+from lockkit.testing.targets import Proxied, RedisTarget
 
 HOST = "127.0.0.1"
 SERVICE = "shop"
@@ -180,7 +180,7 @@ class SentinelGroup:
                 client.sentinel_set(SERVICE, "down-after-milliseconds", milliseconds)
 
 
-class Group(RedisStore):
+class Group(RedisTarget):
     """Several servers, all of which may know a user ``app``."""
 
     members: Sequence[Member]

@@ -167,7 +167,7 @@ def granted(subject: Subject, timeout: float) -> SubjectClaim:
 @contextmanager
 def taken(subject: Subject, belief: Belief) -> Iterator[SubjectClaim | None]:
     """The lease of a client that tries for as long as the holder surely holds."""
-    until = now() + belief.claim.remaining() / 2
+    until = now() + belief.lease.remaining() / 2
     claim = None
     while claim is None and now() < until:
         claim = subject.acquire(0)

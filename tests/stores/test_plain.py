@@ -37,7 +37,7 @@ from lockkit.stores.redis.plain import listing
 from lockkit.stores.redis.plain.keys import PlainKeys
 from lockkit.testing.agent import Agent
 from lockkit.testing.conformance.base import PROMPT, SOON, TTL, at_least_once, eventually
-from lockkit.testing.store import Store
+from lockkit.testing.targets import Target
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
 
@@ -164,7 +164,7 @@ def test_the_dead_before_a_waiter_are_forgotten_while_another_client_holds_it(
     def promptly() -> bool:
         theirs = other.lock(NAME, timeout=60)
         assert theirs.acquire()
-        with Agent(Store(url)) as first:
+        with Agent(Target(url)) as first:
             first.send("acquire", handle="a", api="sync", name=NAME, timeout=60, ttl=30)
             eventually(lambda: _waiters(locks) == 1)
             waiting = _in_thread(lambda: locks.lock(NAME, timeout=3 * SOON).acquire())

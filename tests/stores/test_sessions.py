@@ -58,7 +58,7 @@ from lockkit.testing.conformance.base import SLACK, SOON, at_least_once, eventua
 from lockkit.testing.conformance.steps import claim, granted
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import PostgresServer
-from lockkit.testing.store import Store
+from lockkit.testing.targets import Target
 
 TTL = 1.5
 LONG = 30.0
@@ -97,7 +97,7 @@ def spawn() -> Iterator[Callable[..., object]]:
 @pytest.fixture
 def agent(server: SessionServer) -> Iterator[Agent]:
     """Another process."""
-    with Agent(Store(server.url, options={"ttl": TTL})) as agent:
+    with Agent(Target(server.url, options={"ttl": TTL})) as agent:
         agent.call("connect", api="sync")
         yield agent
 

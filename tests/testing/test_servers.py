@@ -154,8 +154,8 @@ def test_agents_end_with_their_starter(stopped: bool) -> None:
     program = f"""
         import os, signal
         from lockkit.testing.agent import Agent
-        from lockkit.testing.store import Store
-        agent = Agent(Store("memory://"))
+        from lockkit.testing.targets import Target
+        agent = Agent(Target("memory://"))
         agent.call("connect", api="sync")
         if {stopped}:
             agent.pause()

@@ -22,7 +22,7 @@ from lockkit.testing.conformance.base import (
     at_least_once,
     needs,
 )
-from lockkit.testing.store import ServerStore, Store
+from lockkit.testing.targets import ServerTarget, Target
 
 __all__ = ["AsyncTests"]
 
@@ -34,7 +34,7 @@ Scene = Callable[[aio.AsyncLockClient], Awaitable[None]]
 
 @needs(Listed, Queued)
 class AsyncTests:
-    def test_fifty_waiters_and_one_releaser(self, store: Store, name: str) -> None:
+    def test_fifty_waiters_and_one_releaser(self, store: Target, name: str) -> None:
         """All in one event loop: waiting must not keep the releaser from its turn."""
 
         async def wait(client: aio.AsyncLockClient, number: int, order: list[int]) -> None:
@@ -59,7 +59,7 @@ class AsyncTests:
 
         at_least_once(in_order)
 
-    def test_tasks_exclude_one_another(self, store: Store, name: str) -> None:
+    def test_tasks_exclude_one_another(self, store: Target, name: str) -> None:
         inside: list[int] = []
 
         async def enter(client: aio.AsyncLockClient, number: int) -> None:
@@ -77,7 +77,7 @@ class AsyncTests:
 
         play(store, scene)
 
-    def test_cancelling_at_any_moment_leaves_nothing(self, store: Store, name: str) -> None:
+    def test_cancelling_at_any_moment_leaves_nothing(self, store: Target, name: str) -> None:
         """With a free and a busy name, from before the first request until after the grant."""
         moments = random.Random(SEED)
 
@@ -96,7 +96,7 @@ class AsyncTests:
 
         play(store, scene)
 
-    def test_a_deadline_around_acquire_leaves_nothing(self, store: Store, name: str) -> None:
+    def test_a_deadline_around_acquire_leaves_nothing(self, store: Target, name: str) -> None:
         async def scene(client: aio.AsyncLockClient) -> None:
             async with client.lock(name, ttl=30):
                 for _ in range(2 * INJECTIONS):
@@ -109,7 +109,7 @@ class AsyncTests:
 
         play(store, scene)
 
-    def test_a_cancelled_release_is_carried_out(self, store: Store, name: str) -> None:
+    def test_a_cancelled_release_is_carried_out(self, store: Target, name: str) -> None:
         async def scene(client: aio.AsyncLockClient) -> None:
             for _ in range(2 * INJECTIONS):
                 lease = await client.lock(name, ttl=30).acquire()
@@ -123,7 +123,7 @@ class AsyncTests:
 
         play(store, scene)
 
-    def test_a_cancelled_body_releases(self, store: Store, name: str) -> None:
+    def test_a_cancelled_body_releases(self, store: Target, name: str) -> None:
         async def hold(client: aio.AsyncLockClient, inside: asyncio.Event) -> None:
             async with client.lock(name, ttl=30):
                 inside.set()
@@ -140,7 +140,7 @@ class AsyncTests:
 
         play(store, scene)
 
-    def test_leaving_async_with(self, store: Store, name: str) -> None:
+    def test_leaving_async_with(self, store: Target, name: str) -> None:
         """It releases. It raises LeaseLost for a lost lease, but never hides the body's error."""
 
         async def scene(client: aio.AsyncLockClient) -> None:
@@ -154,9 +154,9 @@ class AsyncTests:
 
         play(store, scene)
 
-    @needs(ServerStore)
+    @needs(ServerTarget)
     def test_a_request_that_arrives_after_its_cancelled_acquire(
-        self, store: ServerStore, name: str
+        self, store: ServerTarget, name: str
     ) -> None:
         """The network holds it up; its withdraw overtakes it, and leaves a tombstone."""
 
@@ -182,7 +182,7 @@ class AsyncTests:
         play(store, scene)
 
 
-def play(store: Store, scene: Scene) -> None:
+def play(store: Target, scene: Scene) -> None:
     """Run a scene in an event loop of its own, with a client of its own."""
 
     async def run() -> None:

@@ -21,7 +21,7 @@ from lockkit.testing.blocking import AnyClient, Api, BlockingClient, client_of
 from lockkit.testing.conformance import choice
 from lockkit.testing.conformance.choice import PROCESSES, Wanted, Without, needs, test_of, wanted_by
 from lockkit.testing.faulty import Fault, give_faulty_wires
-from lockkit.testing.store import Store
+from lockkit.testing.targets import Target
 
 __all__ = [
     "INJECTIONS",
@@ -109,7 +109,7 @@ class Suite:
     tested: ClassVar[type[contract.Store]]
     """The store's class: its traits choose the tests."""
 
-    reached: ClassVar[type[Store]] = Store
+    reached: ClassVar[type[Target]] = Target
     """The class of the fixture ``store``: a server can be tested in more ways."""
 
     cycles: ClassVar[int] = 2000
@@ -140,7 +140,7 @@ class Suite:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def store(cls) -> Iterator[Store]:
+    def store(cls) -> Iterator[Target]:
         """The store, for all tests of the class. Override it."""
         raise NotImplementedError(f"{cls.__name__} must override the fixture 'store'")
 
@@ -150,7 +150,7 @@ class Suite:
         return api
 
     @pytest.fixture
-    def connect(self, store: Store, api: Api) -> Iterator[Connect]:
+    def connect(self, store: Target, api: Api) -> Iterator[Connect]:
         with ExitStack() as stack:
 
             def connected(url: str | None = None, **options: Any) -> AnyClient:
@@ -172,7 +172,7 @@ class Suite:
         return Fault()
 
     @pytest.fixture
-    def faulty(self, store: Store, api: Api, fault: Fault) -> Iterator[AnyClient]:
+    def faulty(self, store: Target, api: Api, fault: Fault) -> Iterator[AnyClient]:
         """A client whose exchanges fail as the fault says, within its block."""
         with ExitStack() as stack:
             yield opened(stack, store, api, None, {}, fault)
@@ -189,10 +189,10 @@ class Suite:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def crew(cls, store: Store) -> Iterator[Crew]:
+    def crew(cls, store: Target) -> Iterator[Crew]:
         options = {"ttl": ROOMY, "acquire_timeout": LONGEST, **store.options}
         crew = Crew(
-            Store(store.url, options=options, environment=store.environment, setup=store.setup)
+            Target(store.url, options=options, environment=store.environment, setup=store.setup)
         )
         yield crew
         crew.dismiss()
@@ -202,7 +202,7 @@ class Suite:
         """A function that returns so many other processes."""
         return lambda number: crew.take(number, api)
 
-    def test_it_is_what_the_url_leads_to(self, store: Store) -> None:
+    def test_it_is_what_the_url_leads_to(self, store: Target) -> None:
         """So no suite can leave out what the store declares."""
         found = load_store(settings_from_url(store.url, **store.options))
         assert contract.traits_of(found) == contract.traits_of(self.tested)
@@ -211,7 +211,7 @@ class Suite:
 
 def opened(  # noqa: PLR0917  a fixture's
     stack: ExitStack,
-    store: Store,
+    store: Target,
     api: Api,
     url: str | None,
     options: dict[str, Any],

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from lockkit.stores import contract
-from lockkit.testing.store import Store
+from lockkit.testing.targets import Target
 
 __all__ = ["PROCESSES", "Wanted", "Without", "needs", "replaced_in", "test_of", "wanted_by"]
 
@@ -19,7 +19,7 @@ class Without(NamedTuple):
     trait: Any  #: a class, abstract or not
 
 
-Wanted = type[contract.Store] | type[Store] | Without
+Wanted = type[contract.Store] | type[Target] | Without
 
 PROCESSES = Without(contract.ProcessLocal)
 """Several processes can use the store."""

@@ -26,7 +26,7 @@ from lockkit.testing.conformance.base import (
     nothing_left,
     queued,
 )
-from lockkit.testing.store import Proxied, ServerStore
+from lockkit.testing.targets import Proxied, ServerTarget
 
 __all__ = ["NetworkTests"]
 
@@ -37,7 +37,7 @@ class NetworkTests:
     """``far`` is a client behind a proxy that fails; ``other`` sees the store directly."""
 
     @pytest.fixture
-    def proxied(self, store: ServerStore) -> Iterator[Proxied]:
+    def proxied(self, store: ServerTarget) -> Iterator[Proxied]:
         with store.proxied() as proxied:
             yield proxied
 
@@ -56,9 +56,9 @@ class NetworkTests:
     def far(self, reach: Reach, proxied: Proxied) -> AnyClient:
         return reach(proxied)
 
-    @needs(ServerStore)
+    @needs(ServerTarget)
     def test_the_reply_to_acquire_is_dropped(
-        self, far: AnyClient, other: AnyClient, proxied: Proxied, store: ServerStore, name: str
+        self, far: AnyClient, other: AnyClient, proxied: Proxied, store: ServerTarget, name: str
     ) -> None:
         """The store granted it: the same token gets the same grant, not "busy"."""
         for _ in range(INJECTIONS):
@@ -71,9 +71,9 @@ class NetworkTests:
             assert lease.release() is True
             nothing_left(other, name)
 
-    @needs(ServerStore)
+    @needs(ServerTarget)
     def test_the_reply_to_release_is_dropped(
-        self, far: AnyClient, other: AnyClient, proxied: Proxied, store: ServerStore, name: str
+        self, far: AnyClient, other: AnyClient, proxied: Proxied, store: ServerTarget, name: str
     ) -> None:
         for _ in range(INJECTIONS):
             lease = far.lock(name).acquire()
@@ -82,9 +82,9 @@ class NetworkTests:
             assert fault.happened.wait(SOON)
             nothing_left(other, name)
 
-    @needs(ServerStore)
+    @needs(ServerTarget)
     def test_the_reply_to_extend_is_dropped(
-        self, far: AnyClient, other: AnyClient, proxied: Proxied, store: ServerStore, name: str
+        self, far: AnyClient, other: AnyClient, proxied: Proxied, store: ServerTarget, name: str
     ) -> None:
         with far.lock(name).acquire() as lease:
             for number in range(INJECTIONS):
@@ -94,9 +94,9 @@ class NetworkTests:
                 assert lasts(far, lease.remaining(), 100 + number)
         nothing_left(other, name)
 
-    @needs(ServerStore)
+    @needs(ServerTarget)
     def test_no_reply_at_all_is_neither_success_nor_failure(
-        self, reach: Reach, other: AnyClient, store: ServerStore, name: str
+        self, reach: Reach, other: AnyClient, store: ServerTarget, name: str
     ) -> None:
         """What the store granted nevertheless is given back long before its TTL.
 
@@ -116,7 +116,7 @@ class NetworkTests:
                 eventually(lambda: not held(other, each))  # noqa: B023
                 nothing_left(other, each)
 
-    @needs(ServerStore)
+    @needs(ServerTarget)
     def test_a_store_that_cannot_be_reached(
         self, far: AnyClient, other: AnyClient, proxied: Proxied, name: str, spawn: Spawn
     ) -> None:
@@ -137,7 +137,7 @@ class NetworkTests:
         eventually(lambda: not held(other, name))  # told as soon as it can be reached
         nothing_left(other, name + "x")
 
-    @needs(ServerStore)
+    @needs(ServerTarget)
     def test_waiters_survive_cut_connections(
         self, far: AnyClient, other: AnyClient, proxied: Proxied, name: str, spawn: Spawn
     ) -> None:
@@ -154,12 +154,12 @@ class NetworkTests:
             waiting.result().release()  # False if the machine stalled: the grant was a short one
             nothing_left(other, name)
 
-    @needs(Pushed, ServerStore)
+    @needs(Pushed, ServerTarget)
     def test_waiters_survive_a_killed_subscription(
         self,
         client: AnyClient,
         other: AnyClient,
-        store: ServerStore,
+        store: ServerTarget,
         name: str,
         spawn: Spawn,
     ) -> None:
@@ -180,12 +180,12 @@ class NetworkTests:
             taken.release()
             nothing_left(other, name)
 
-    @needs(Pushed, ServerStore)
+    @needs(Pushed, ServerTarget)
     def test_a_subscription_killed_while_nobody_waits_is_missed(
         self,
         client: AnyClient,
         other: AnyClient,
-        store: ServerStore,
+        store: ServerTarget,
         name: str,
         spawn: Spawn,
     ) -> None:

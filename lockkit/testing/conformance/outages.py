@@ -23,7 +23,7 @@ from lockkit.testing.conformance.base import (
     waits,
 )
 from lockkit.testing.conformance.leases import RENEWED, is_renewed
-from lockkit.testing.store import Proxied, ScriptedStore, ServerStore
+from lockkit.testing.targets import Proxied, ScriptedTarget, ServerTarget
 
 __all__ = ["OutageTests"]
 
@@ -31,9 +31,9 @@ __all__ = ["OutageTests"]
 class OutageTests:
     """Only for stores with a server of their own."""
 
-    @needs(ScriptedStore)
+    @needs(ScriptedTarget)
     def test_forgotten_scripts_are_loaded_again(
-        self, client: AnyClient, other: AnyClient, store: ScriptedStore, name: str
+        self, client: AnyClient, other: AnyClient, store: ScriptedTarget, name: str
     ) -> None:
         for _ in range(INJECTIONS):
             store.forget_scripts()
@@ -48,12 +48,12 @@ class OutageTests:
             assert lease.release()
             nothing_left(other, name)
 
-    @needs(ScriptedStore)
+    @needs(ScriptedTarget)
     def test_forgotten_scripts_do_not_stop_waiting_or_renewal(
         self,
         client: AnyClient,
         other: AnyClient,
-        store: ScriptedStore,
+        store: ScriptedTarget,
         name: str,
         spawn: Spawn,
     ) -> None:
@@ -69,9 +69,9 @@ class OutageTests:
 
         at_least_once(unimpressed)
 
-    @needs(ServerStore)
+    @needs(ServerTarget)
     def test_clients_survive_a_restart_and_fences_keep_growing(
-        self, client: AnyClient, other: AnyClient, store: ServerStore, name: str
+        self, client: AnyClient, other: AnyClient, store: ServerTarget, name: str
     ) -> None:
         """There are never two holders at once, whether the store keeps its leases or not."""
         fence = 0
@@ -94,12 +94,12 @@ class OutageTests:
                 assert taken.release()
             nothing_left(client, name)
 
-    @needs(ServerStore)
+    @needs(ServerTarget)
     def test_a_waiter_survives_a_restart_or_is_told(
         self,
         client: AnyClient,
         other: AnyClient,
-        store: ServerStore,
+        store: ServerTarget,
         name: str,
         spawn: Spawn,
     ) -> None:
@@ -115,7 +115,7 @@ class OutageTests:
             eventually(partial(_is_gone, other, name))  # a grant that came after the error
             nothing_left(other, name)
 
-    @needs(ServerStore)
+    @needs(ServerTarget)
     def test_renewal_under_a_slow_network(
         self, connect: Connect, other: AnyClient, proxied: Proxied, name: str
     ) -> None:
@@ -135,7 +135,7 @@ class OutageTests:
 
         at_least_once(renewed)
 
-    @needs(ServerStore)
+    @needs(ServerTarget)
     def test_a_renewal_that_fails_leaves_it_unknown_until_one_is_done(
         self, connect: Connect, proxied: Proxied, name: str
     ) -> None:
@@ -154,9 +154,9 @@ class OutageTests:
 
         at_least_once(known_again)
 
-    @needs(ServerStore)
+    @needs(ServerTarget)
     def test_renewal_under_a_server_that_hangs_for_a_while(
-        self, client: AnyClient, store: ServerStore, name: str
+        self, client: AnyClient, store: ServerTarget, name: str
     ) -> None:
         def kept() -> bool:
             lease = client.lock(name, ttl=RENEWED).acquire()
@@ -168,7 +168,7 @@ class OutageTests:
 
         at_least_once(kept)
 
-    @needs(ServerStore)
+    @needs(ServerTarget)
     def test_a_lease_is_lost_at_its_deadline_also_when_nobody_can_say_so(
         self, connect: Connect, other: AnyClient, proxied: Proxied, name: str
     ) -> None:

@@ -36,7 +36,7 @@ from lockkit.testing.conformance.base import (
 )
 from lockkit.testing.conformance.choice import PROCESSES, Without, wanted_by
 from lockkit.testing.faulty import Fault
-from lockkit.testing.store import ServerStore, Store
+from lockkit.testing.targets import ServerTarget, Target
 
 __all__ = ["TraitTests"]
 
@@ -60,11 +60,11 @@ class TraitTests(Suite):
 
     @needs(Durable)
     def test_leases_survive_a_restart_of_the_store(
-        self, connect: Connect, store: Store, name: str
+        self, connect: Connect, store: Target, name: str
     ) -> None:
         client = connect()
         lease = client.lock(name).acquire()
-        if isinstance(store, ServerStore):
+        if isinstance(store, ServerTarget):
             store.server.kill()
             store.server.start()
         else:  # it is a file, which then nobody has open any more

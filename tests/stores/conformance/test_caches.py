@@ -15,14 +15,14 @@ from places import KIT
 
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
-from lockkit.testing.store import Proxied, RedisStore
+from lockkit.testing.targets import Proxied, RedisTarget
 from lockkit_django.stores import redis as over_caches
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
 django.setup()
 
 
-class CacheStore(RedisStore):
+class CacheStore(RedisTarget):
     """The Redis of a cache."""
 
     def __init__(self, server: RedisServer, scheme: str) -> None:
@@ -49,7 +49,7 @@ class CacheStore(RedisStore):
 class TestDjangoRedis(OverAWire):
     schemes = ("django-redis",)
     tested = over_caches.CacheStore
-    reached = RedisStore
+    reached = RedisTarget
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -61,7 +61,7 @@ class TestDjangoRedis(OverAWire):
 class TestDjangoCache(Reached):
     schemes = ("django-cache",)
     tested = over_caches.CacheStore
-    reached = RedisStore
+    reached = RedisTarget
 
     @pytest.fixture(scope="class")
     @classmethod

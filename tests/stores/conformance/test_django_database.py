@@ -21,7 +21,7 @@ from over_a_wire import BY_ANOTHER_DRIVERS_TASKS, BY_OTHERS_TASKS, OverAWire, Re
 from lockkit.stores.sql.sqlite import SQLiteStore
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import MariaDBServer, PostgresServer
-from lockkit.testing.store import MariaDBTable, PostgresTable, Proxied, Store, TableStore
+from lockkit.testing.targets import MariaDBTarget, PostgresTarget, Proxied, TableTarget, Target
 from lockkit_django.stores.database import DatabaseMySQL, DatabasePostgreSQL
 
 __all__ = ["mysql"]
@@ -37,14 +37,16 @@ class TestDjangoDatabase(OverAWire):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def store(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    def store(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
         database = sqlite(tmp_path_factory.mktemp("django") / "shop.sqlite3")
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(connections.settings, "default", complete(database))
-            yield Store("django://default", setup="django:setup", environment=environment(database))
+            yield Target(
+                "django://default", setup="django:setup", environment=environment(database)
+            )
 
 
-class OfDjango(TableStore):
+class OfDjango(TableTarget):
     """A database of Django's: another alias of it leads through the proxy."""
 
     def __init__(self, server: PostgresServer | MariaDBServer, database: dict[str, Any]) -> None:
@@ -60,15 +62,15 @@ class OfDjango(TableStore):
                 yield Proxied(f"django://{alias}", proxy)
 
 
-class PostgreSQLOfDjango(OfDjango, PostgresTable):
+class PostgreSQLOfDjango(OfDjango, PostgresTarget):
     pass
 
 
 class OfPsycopg2(PostgreSQLOfDjango):
-    writes = TableStore.writes  # it prepares no statements
+    writes = TableTarget.writes  # it prepares no statements
 
 
-class MariaDBOfDjango(OfDjango, MariaDBTable):
+class MariaDBOfDjango(OfDjango, MariaDBTarget):
     if mysqlclient.is_installed():
         writes = mysqlclient.WRITES
 
@@ -156,10 +158,10 @@ if given_mysql.URL:
 
         @pytest.fixture(scope="class")
         @classmethod
-        def store(cls, django_db_blocker: pytest_django.DjangoDbBlocker) -> Iterator[Store]:
+        def store(cls, django_db_blocker: pytest_django.DjangoDbBlocker) -> Iterator[Target]:
             with given_mysql.a_database() as url:
                 database = mariadb(url)
                 with django_db_blocker.unblock(), migrated(database):
-                    yield Store(
+                    yield Target(
                         "django://default", setup="django:setup", environment=environment(database)
                     )

@@ -4,7 +4,7 @@ import pytest
 
 from lockkit.stores.memory import MemoryStore
 from lockkit.testing.conformance import StoreConformance
-from lockkit.testing.store import Store
+from lockkit.testing.targets import Target
 
 
 class TestMemory(StoreConformance):
@@ -13,5 +13,5 @@ class TestMemory(StoreConformance):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def store(cls) -> Store:
-        return Store("memory://conformance")
+    def store(cls) -> Target:
+        return Target("memory://conformance")

@@ -10,7 +10,7 @@ from over_a_wire import BY_OTHERS_TASKS
 from lockkit.stores.redis.plain import PlainStore
 from lockkit.testing.conformance import StoreConformance
 from lockkit.testing.servers import RedisServer
-from lockkit.testing.store import RedisStore
+from lockkit.testing.targets import RedisTarget
 
 PATIENT = {"options": {"socket_timeout": 10.0}}
 
@@ -18,11 +18,11 @@ PATIENT = {"options": {"socket_timeout": 10.0}}
 class TestPlainKeys(StoreConformance):
     schemes = ("redis?protocol=plain",)
     tested = PlainStore
-    reached = RedisStore
+    reached = RedisTarget
     by_tasks = BY_OTHERS_TASKS
 
     @pytest.fixture(scope="class")
     @classmethod
-    def store(cls) -> Iterator[RedisStore]:
+    def store(cls) -> Iterator[RedisTarget]:
         with RedisServer() as server:
-            yield RedisStore(server, f"{server.url}?protocol=plain", options=PATIENT)
+            yield RedisTarget(server, f"{server.url}?protocol=plain", options=PATIENT)

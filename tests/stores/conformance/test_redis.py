@@ -8,7 +8,7 @@ from over_a_wire import BY_OTHERS_TASKS, LOSES_SOCKETS, OfAnotherServer, OverAWi
 from lockkit.stores import redis as redis_store
 from lockkit.testing.conformance import StoreConformance
 from lockkit.testing.servers import RedisServer, ValkeyServer
-from lockkit.testing.store import RedisStore
+from lockkit.testing.targets import RedisTarget
 
 PATIENT = {"options": {"socket_timeout": 10.0}}
 """For a machine that stalls: no test is about a server that takes so long to answer."""
@@ -19,14 +19,14 @@ class TestRedis(StoreConformance):
 
     schemes = ("redis",)
     tested = redis_store.RedisStore
-    reached = RedisStore
+    reached = RedisTarget
     cycles = 10_000
 
     @pytest.fixture(scope="class")
     @classmethod
-    def store(cls) -> Iterator[RedisStore]:
+    def store(cls) -> Iterator[RedisTarget]:
         with RedisServer() as server:
-            yield RedisStore(server, options=PATIENT)
+            yield RedisTarget(server, options=PATIENT)
 
 
 class TestValkeyOverAUnixSocket(OfAnotherServer):
@@ -34,24 +34,24 @@ class TestValkeyOverAUnixSocket(OfAnotherServer):
 
     schemes = ("unix",)
     tested = redis_store.RedisStore
-    reached = RedisStore
+    reached = RedisTarget
     by_tasks = BY_OTHERS_TASKS
 
     @pytest.fixture(scope="class")
     @classmethod
-    def store(cls) -> Iterator[RedisStore]:
+    def store(cls) -> Iterator[RedisTarget]:
         with ValkeyServer(persist=True) as server:
-            yield RedisStore(server, server.unix_url, options=PATIENT)
+            yield RedisTarget(server, server.unix_url, options=PATIENT)
 
 
 @LOSES_SOCKETS
 class TestRedisOverTLS(OverAWire):
     schemes = ("rediss",)
     tested = redis_store.RedisStore
-    reached = RedisStore
+    reached = RedisTarget
 
     @pytest.fixture(scope="class")
     @classmethod
-    def store(cls) -> Iterator[RedisStore]:
+    def store(cls) -> Iterator[RedisTarget]:
         with by_tls(), RedisServer(tls=True, password="a-password") as server:
-            yield RedisStore(server, server.tls_url, options=PATIENT)
+            yield RedisTarget(server, server.tls_url, options=PATIENT)

@@ -13,7 +13,7 @@ import lockkit
 from lockkit.stores.redis import cluster_store, sentinel_store
 from lockkit.testing.conformance import StoreConformance
 from lockkit.testing.conformance.base import Connect, Spawn, queued
-from lockkit.testing.store import Store
+from lockkit.testing.targets import Target
 
 
 class WithPasswords:
@@ -80,14 +80,14 @@ class OverTLS(WithPasswords, Reached):
     }
 
     def test_certificates_are_verified_by_default(
-        self, store: Store, connect: Connect, name: str
+        self, store: Target, connect: Connect, name: str
     ) -> None:
         _, options = _trust_and_others(store)
         with pytest.raises(lockkit.BackendUnavailable, match=r"self.signed.*ssl_ca_certs"):
             connect(options=options).lock(name).acquire(timeout=0)
 
 
-def _trust_and_others(store: Store) -> tuple[dict[str, str], dict[str, Any]]:
+def _trust_and_others(store: Target) -> tuple[dict[str, str], dict[str, Any]]:
     """Its OPTIONS: what it trusts, and the rest."""
     others = dict(store.options["options"])
     return {"ssl_ca_certs": others.pop("ssl_ca_certs")}, others
@@ -108,7 +108,7 @@ class TestSentinelOverTLS(OverTLS):
             yield SentinelStore(group, socket_timeout=10.0)
 
     def test_the_certificate_of_the_master_is_verified_by_default(
-        self, store: Store, connect: Connect, name: str
+        self, store: Target, connect: Connect, name: str
     ) -> None:
         """Whatever the Sentinels may show."""
         trust, options = _trust_and_others(store)

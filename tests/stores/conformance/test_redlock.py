@@ -8,7 +8,7 @@ from over_a_wire import BY_TASKS, LOSES_SOCKETS, OverAWire, by_tls
 
 from lockkit.stores.redlock import RedlockStore
 from lockkit.testing.conformance import StoreConformance
-from lockkit.testing.store import Store
+from lockkit.testing.targets import Target
 
 PATIENT = {"socket_timeout": 10.0}
 """For a machine that stalls: no test is about nodes that take so long to answer."""
@@ -25,9 +25,9 @@ class TestRedlock(StoreConformance):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def store(cls) -> Iterator[Store]:
+    def store(cls) -> Iterator[Target]:
         with five_nodes() as nodes:
-            yield Store(nodes.url(**PATIENT))
+            yield Target(nodes.url(**PATIENT))
 
 
 @LOSES_SOCKETS
@@ -37,6 +37,6 @@ class TestRedlockOverTLS(OverAWire):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def store(cls) -> Iterator[Store]:
+    def store(cls) -> Iterator[Target]:
         with by_tls(), five_nodes(tls=True, password="a-password") as nodes:
-            yield Store(nodes.tls_url(**PATIENT))
+            yield Target(nodes.tls_url(**PATIENT))

@@ -20,7 +20,7 @@ from lockkit.runtime.wires import CallWire
 from lockkit.stores.contract import ProcessLocal, Sessioned
 from lockkit.stores.memory import MemoryStore
 from lockkit.testing.conformance import StoreConformance
-from lockkit.testing.store import ServerStore, Store
+from lockkit.testing.targets import ServerTarget, Target
 
 
 class Session:
@@ -112,8 +112,8 @@ class TestSession(StoreConformance):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def store(cls) -> Store:
-        return Store("session://", options=OPTIONS)
+    def store(cls) -> Target:
+        return Target("session://", options=OPTIONS)
 
 
 def test_it_dies_with_its_connection() -> None:
@@ -164,7 +164,7 @@ def test_a_class_below_another_is_asked_what_it_can_be_asked_itself() -> None:
     class Alone(StoreConformance):
         schemes = ("session",)
         tested = MemoryStore
-        reached = ServerStore
+        reached = ServerTarget
 
     class Narrow(Switch, StoreConformance):
         schemes = ("session",)
@@ -172,11 +172,11 @@ def test_a_class_below_another_is_asked_what_it_can_be_asked_itself() -> None:
 
     class Below(Narrow):
         tested = MemoryStore  # type: ignore[assignment]
-        reached = ServerStore
+        reached = ServerTarget
 
     class Again(Below):
         tested = SessionStore
-        reached = Store
+        reached = Target
 
     assert asked(Narrow) == asked(Again) == asked(TestSession)
     assert asked(Below) == asked(Alone) != asked(TestSession)

@@ -13,7 +13,7 @@ from lockkit.stores.sessions.mysql import GetLockStore, MySQLRowStore
 from lockkit.stores.sessions.postgresql import PostgresAdvisoryStore, PostgresRowStore
 from lockkit.testing.conformance import StoreConformance
 from lockkit.testing.servers import MariaDBServer, PostgresServer
-from lockkit.testing.store import Store
+from lockkit.testing.targets import Target
 
 MANY = {"options": {"max_sessions": 100}}
 
@@ -25,9 +25,9 @@ class TestPostgresAdvisory(StoreConformance):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def store(cls) -> Iterator[Store]:
+    def store(cls) -> Iterator[Target]:
         with PostgresServer("max_connections=500") as server:
-            yield Store(f"{server.url}?mode=advisory", options=MANY)
+            yield Target(f"{server.url}?mode=advisory", options=MANY)
 
 
 class TestPostgresRow(StoreConformance):
@@ -38,11 +38,11 @@ class TestPostgresRow(StoreConformance):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def store(cls) -> Iterator[Store]:
+    def store(cls) -> Iterator[Target]:
         with PostgresServer("max_connections=500") as server:
             url = f"{server.url}?mode=row"
             with_table(url)
-            yield Store(url, options=MANY)
+            yield Target(url, options=MANY)
 
 
 class TestGetLock(StoreConformance):
@@ -53,9 +53,9 @@ class TestGetLock(StoreConformance):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def store(cls) -> Iterator[Store]:
+    def store(cls) -> Iterator[Target]:
         with MariaDBServer("--max-connections=500") as server:
-            yield Store(f"{server.url}?mode=advisory", options=MANY)
+            yield Target(f"{server.url}?mode=advisory", options=MANY)
 
 
 class TestMariaDBRow(StoreConformance):
@@ -66,11 +66,11 @@ class TestMariaDBRow(StoreConformance):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def store(cls) -> Iterator[Store]:
+    def store(cls) -> Iterator[Target]:
         with MariaDBServer("--max-connections=500") as server:
             url = f"{server.url}?mode=row"
             with_table(url)
-            yield Store(url, options=MANY)
+            yield Target(url, options=MANY)
 
 
 if given_mysql.URL:
@@ -83,9 +83,9 @@ if given_mysql.URL:
 
         @pytest.fixture(scope="class")
         @classmethod
-        def store(cls) -> Iterator[Store]:
+        def store(cls) -> Iterator[Target]:
             with given_mysql.a_database() as url:
-                yield Store(f"{url}?mode=advisory", options=MANY)
+                yield Target(f"{url}?mode=advisory", options=MANY)
 
     class TestMySQLRow(StoreConformance):
         schemes = ("mysql?mode=row",)
@@ -95,7 +95,7 @@ if given_mysql.URL:
 
         @pytest.fixture(scope="class")
         @classmethod
-        def store(cls) -> Iterator[Store]:
+        def store(cls) -> Iterator[Target]:
             with given_mysql.a_database() as url:
                 with_table(f"{url}?mode=row")
-                yield Store(f"{url}?mode=row", options=MANY)
+                yield Target(f"{url}?mode=row", options=MANY)

@@ -21,25 +21,25 @@ from lockkit.testing.conformance import StoreConformance
 from lockkit.testing.conformance.network import NetworkTests
 from lockkit.testing.conformance.queueing import QueueTests
 from lockkit.testing.servers import MariaDBServer, PostgresServer
-from lockkit.testing.store import MariaDBTable, PostgresTable, Store, TableStore
+from lockkit.testing.targets import MariaDBTarget, PostgresTarget, TableTarget, Target
 
 
 class TestPostgreSQL(StoreConformance):
     schemes = ("postgresql", "sqlalchemy")
     tested = SQLAlchemyPostgreSQL
-    reached = PostgresTable
+    reached = PostgresTarget
     cycles = 600
     by_tasks = BY_OTHERS_TASKS | all_of(NetworkTests, QueueTests)  # messages to tasks
 
     @pytest.fixture(scope="class")
     @classmethod
-    def store(cls) -> Iterator[PostgresTable]:
+    def store(cls) -> Iterator[PostgresTarget]:
         with PostgresServer() as server, table_at(server) as url:
-            yield PostgresTable(server, url)
+            yield PostgresTarget(server, url)
 
 
-class ByPsycopg2(PostgresTable):
-    writes = TableStore.writes  # it prepares no statements
+class ByPsycopg2(PostgresTarget):
+    writes = TableTarget.writes  # it prepares no statements
 
 
 class TestPostgreSQLByPsycopg2(OverAWire):
@@ -60,20 +60,20 @@ class TestPostgreSQLByPsycopg2(OverAWire):
 class TestMariaDB(StoreConformance):
     schemes = ("mysql", "mariadb")
     tested = SQLAlchemyMySQL
-    reached = MariaDBTable
+    reached = MariaDBTarget
     by_tasks = BY_OTHERS_TASKS
     cycles = 600  # of a store without messages
 
     @pytest.fixture(scope="class")
     @classmethod
-    def store(cls) -> Iterator[MariaDBTable]:
+    def store(cls) -> Iterator[MariaDBTarget]:
         with MariaDBServer() as server, table_at(server) as url:
-            yield MariaDBTable(server, url)
+            yield MariaDBTarget(server, url)
 
 
 if mysqlclient.is_installed():
 
-    class ByMysqlclient(MariaDBTable):
+    class ByMysqlclient(MariaDBTarget):
         writes = mysqlclient.WRITES
 
     class TestMariaDBByMysqlclient(StoreConformance):
@@ -100,7 +100,7 @@ if given_mysql.URL:
 
         @pytest.fixture(scope="class")
         @classmethod
-        def store(cls) -> Iterator[Store]:
+        def store(cls) -> Iterator[Target]:
             with given_mysql.a_database() as url:
                 make_table(url)
-                yield Store(url)
+                yield Target(url)

@@ -6,7 +6,7 @@ import pytest
 
 from lockkit.stores.sql.sqlite import SQLiteStore
 from lockkit.testing.conformance import StoreConformance
-from lockkit.testing.store import Store
+from lockkit.testing.targets import Target
 
 
 class TestSQLite(StoreConformance):
@@ -16,6 +16,6 @@ class TestSQLite(StoreConformance):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def store(cls, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    def store(cls, tmp_path_factory: pytest.TempPathFactory) -> Target:
         directory: Path = tmp_path_factory.mktemp("sqlite")
-        return Store(f"sqlite:///{directory / 'locks.sqlite3'}")
+        return Target(f"sqlite:///{directory / 'locks.sqlite3'}")

@@ -9,7 +9,7 @@ from lockkit.stores import zookeeper
 from lockkit.testing.conformance import StoreConformance
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import ZooKeeperServer
-from lockkit.testing.store import ZooKeeperStore
+from lockkit.testing.targets import ZooKeeperTarget
 
 OPTIONS = {"options": {"request_timeout": 3.0, "connect_timeout": 5.0}}
 
@@ -19,12 +19,12 @@ class TestZooKeeper(StoreConformance):
 
     schemes = ("zookeeper",)
     tested = zookeeper.ZooKeeperStore
-    reached = ZooKeeperStore
+    reached = ZooKeeperTarget
     cycles = 300
     by_tasks = BY_TASKS
 
     @pytest.fixture(scope="class")
     @classmethod
-    def store(cls) -> Iterator[ZooKeeperStore]:
+    def store(cls) -> Iterator[ZooKeeperTarget]:
         with ZooKeeperServer() as server, FaultProxy("127.0.0.1", server.port) as proxy:
-            yield ZooKeeperStore(server, proxy, options=OPTIONS)
+            yield ZooKeeperTarget(server, proxy, options=OPTIONS)

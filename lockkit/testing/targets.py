@@ -1,6 +1,6 @@
-"""A store under test, for the conformance suite.
+"""A store under test and how it is reached, for the conformance suite.
 
-A store's tests give the suite a Store: its URL, and for a server the methods that break it.
+A store's tests give the suite a Target: its URL, and for a server the methods that break it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from lockkit.testing.servers import (
 )
 
 __all__ = [
-    "MariaDBTable",
-    "PostgresTable",
+    "MariaDBTarget",
+    "PostgresTarget",
     "Proxied",
-    "RedisStore",
-    "ScriptedStore",
-    "ServerStore",
-    "Store",
-    "TableStore",
-    "ZooKeeperStore",
+    "RedisTarget",
+    "ScriptedTarget",
+    "ServerTarget",
+    "TableTarget",
+    "Target",
+    "ZooKeeperTarget",
 ]
 
 
@@ -38,7 +38,7 @@ class Proxied(NamedTuple):
     proxy: FaultProxy
 
 
-class Store:
+class Target:
     """One store and how a process reaches it.
 
     ``options`` go to every ``lockkit.connect``. Worker processes get ``environment`` on top of
@@ -63,7 +63,7 @@ class Store:
         return self.options
 
 
-class ServerStore(Store):
+class ServerTarget(Target):
     """A store behind a socket. Subclasses say how their server is told to fail."""
 
     writes: ClassVar[bytes] = b""
@@ -92,7 +92,7 @@ class ServerStore(Store):
         raise NotImplementedError
 
 
-class ScriptedStore(ServerStore):
+class ScriptedTarget(ServerTarget):
     """A server that caches scripts."""
 
     def forget_scripts(self) -> None:
@@ -100,7 +100,7 @@ class ScriptedStore(ServerStore):
         raise NotImplementedError
 
 
-class RedisStore(ScriptedStore):
+class RedisTarget(ScriptedTarget):
     """Redis, Valkey, and servers with the same protocol; over TCP, TLS or a unix socket."""
 
     server: RedisServer
@@ -127,13 +127,13 @@ class RedisStore(ScriptedStore):
             client.execute_command("SCRIPT FLUSH")
 
 
-class TableStore(ServerStore):
+class TableTarget(ServerTarget):
     """A table in the database of a server."""
 
     writes: ClassVar[bytes] = b"UPDATE lockkit_lock"  # each step's first write, no row's deletion
 
 
-class PostgresTable(TableStore):
+class PostgresTarget(TableTarget):
     """A table in PostgreSQL."""
 
     server: PostgresServer
@@ -145,14 +145,14 @@ class PostgresTable(TableStore):
         )
 
 
-class MariaDBTable(TableStore):
+class MariaDBTarget(TableTarget):
     """A table in MariaDB."""
 
     server: MariaDBServer
     writes: ClassVar[bytes] = b"EXECUTE lockkit_"  # likewise
 
 
-class ZooKeeperStore(ServerStore):
+class ZooKeeperTarget(ServerTarget):
     """One ZooKeeper server. Its clients connect through a proxy, which can cut their connections:
     messages to waiters come on no others."""
 
