@@ -36,13 +36,19 @@ def test_a_prefix_with_a_space_has_a_queue(redis_server: RedisServer) -> None:
 def test_a_release_that_the_server_refuses_tells_nobody(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A waiter takes a message for its grant: it must not come before the grant is written."""
+    """A waiter takes a message for its grant: it must not come before the grant is written.
+
+    The waiter has a client of its own, because the refusal ends the holder's subscription: a waiter
+    of the same client would ask the store at once, and be refused as well.
+    """
     monkeypatch.setattr("lockkit.engine.waiting.alive_for", lambda _: 600.0)  # it asks once only
-    client = lockkit.connect(redis_server.url, key_prefix="refused", ttl=60)
+    client, other = (
+        lockkit.connect(redis_server.url, key_prefix="refused", ttl=60) for _ in range(2)
+    )
     with redis_server.client() as admin, ThreadPoolExecutor() as pool, admin.pubsub() as heard:
         heard.psubscribe("refused:wake:*")
         lease = client.lock("stock:42").acquire()
-        waiting = pool.submit(client.lock("stock:42", timeout=50).acquire)
+        waiting = pool.submit(other.lock("stock:42", timeout=50).acquire)
         while not ((info := client.inspect("stock:42")) and info.waiters):
             assert not waiting.done()
         admin.config_set("min-replicas-to-write", 1)
@@ -59,6 +65,7 @@ def test_a_release_that_the_server_refuses_tells_nobody(
             assert info is not None
             assert info.fence == granted.fencing_token > lease.fencing_token
     client.close()
+    other.close()
 
 
 def test_a_release_passes_a_waiter_that_nobody_listens_for(redis_server: RedisServer) -> None:
