@@ -41,16 +41,23 @@ def refuse_return(mutex: Any) -> None:
         raise BackendUnavailable("this thread is in the middle of another step of the same store")
 
 
-def start(target: Callable[..., object], arguments: tuple[Any, ...], name: str) -> None:
+def start(
+    target: Callable[..., object], arguments: tuple[Any, ...], name: str, *, shares: bool = False
+) -> None:
     """Start a real thread that the interpreter does not wait for. Raises RuntimeError.
+
+    ``shares``: it makes a socket that greenlets will use, so under gevent it is a greenlet, too.
 
     ``Thread.start`` waits on an Event, whose own lock an interrupt leaves half-way. So another
     thread, in which no handler of a signal runs, calls it."""
     start_new_thread = _original("start_new_thread")
-    if is_patched():
+    if is_patched() and not shares:
         start_new_thread(target, arguments)
+        return
+    thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
+    if is_patched():
+        thread.start()
     else:
-        thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
         start_new_thread(_start, (thread,))
 
 

@@ -31,13 +31,14 @@ from interrupted_stores import (
     name_of,
     postgresql,
     redis,
+    redlock,
     sqlite_file,
 )
 
 import lockkit
 from lockkit import Lease, LockClient
 from lockkit.stores.contract import Listed
-from lockkit.testing.conformance.base import at_least_once, eventually
+from lockkit.testing.conformance.base import at_least_once
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
 django.setup()
@@ -240,9 +241,16 @@ def test_a_close(
     nothing_is_held(other, places, "c")
 
 
-@on_one
-def test_a_first_acquire(url: str, other: LockClient, elsewhere: ThreadPoolExecutor) -> None:
-    """It starts the watchdog's thread, which another client has not."""
+@pytest.mark.parametrize(
+    ("url", "part"),
+    [(ONE, "/runtime/native.py"), (redlock, "/redlock/line.py")],
+    ids=[name_of(ONE), name_of(redlock)],
+    indirect=["url"],
+)
+def test_a_first_acquire(
+    url: str, part: str, other: LockClient, elsewhere: ThreadPoolExecutor
+) -> None:
+    """It starts a thread: the watchdog's, or those that connect to the nodes of Redlock."""
     kept: list[LockClient] = []
 
     def step(at: int) -> Callable[[], object]:
@@ -254,8 +262,9 @@ def test_a_first_acquire(url: str, other: LockClient, elsewhere: ThreadPoolExecu
         Works(client, elsewhere)(where)
         client.close()
 
-    assert interrupted_everywhere(step, works, "/runtime/native.py") > 2
-    eventually(lambda: not [i for i in other.holders() if i.state == "held"])
+    places = interrupted_everywhere(step, works, part)
+    assert places > 2
+    nothing_is_held(other, places, "f")
 
 
 class TestWaits:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from five_nodes import five_nodes
 
 import lockkit
 
@@ -37,17 +39,24 @@ LISTED = ["redis", "postgresql", "sqlite", "memory"]
 SESSIONS = ["advisory", "get_lock"]
 
 
-@pytest.fixture(params=[*LISTED, *SESSIONS])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "redis":
-        return str(request.getfixturevalue("redis_url"))
-    if request.param == "postgresql":
-        return str(request.getfixturevalue("lock_table_url"))
-    if request.param == "advisory":
-        return f"{request.getfixturevalue('postgres_url')}?mode=advisory"
-    if request.param == "get_lock":
-        return f"{request.getfixturevalue('mariadb_url')}?mode=advisory"
-    return f"sqlite:///{tmp_path / 'locks.sqlite3'}" if request.param == "sqlite" else "memory://"
+@pytest.fixture(params=[*LISTED, *SESSIONS, "redlock"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    match request.param:
+        case "redis":
+            yield request.getfixturevalue("redis_url")
+        case "postgresql":
+            yield request.getfixturevalue("lock_table_url")
+        case "advisory":
+            yield f"{request.getfixturevalue('postgres_url')}?mode=advisory"
+        case "get_lock":
+            yield f"{request.getfixturevalue('mariadb_url')}?mode=advisory"
+        case "redlock":
+            with five_nodes(count=3) as nodes:
+                yield nodes.url()
+        case "sqlite":
+            yield f"sqlite:///{tmp_path / 'locks.sqlite3'}"
+        case _:
+            yield "memory://"
 
 
 def run(program: str, url: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendUnavailable, LockError
-from lockkit.runtime import process
+from lockkit.runtime import native, process
 from lockkit.stores.redis.connections import connect
 from lockkit.stores.redis.failures import anew
 from lockkit.stores.redis.resp import ALONE, Replies
@@ -129,7 +129,7 @@ class Attempt:
 
     def start(self) -> None:
         try:
-            threading.Thread(target=self._run, name="lockkit-connect", daemon=True).start()
+            native.start(self._run, (), "lockkit-connect", shares=True)
         except RuntimeError:  # the interpreter exits, or there are too many threads
             self._run()
 
