@@ -1,7 +1,8 @@
-"""Orders exactly once: the decisions, and their way through a request, without a framework.
+"""Orders: requests with an order ID, which take effect once, however often clients repeat them.
 
-An adapter describes a request as a ``visit.Visit`` and its transaction as a
-``gate.OpenOrder``. ``gate`` leads from the one to the other, and to the end::
+Each request for an order is a *try*; those after the first are *duplicates*. Nothing here needs a
+framework: an adapter describes a request as a ``visit.Visit`` and its transaction as a
+``gate.OpenOrder``, and takes these steps::
 
     orders = Orders(read_order_settings(mapping))       # once per application
     answer = await gate.enter(visit, runner)               # an OpenOrder, an answer, or None
@@ -9,7 +10,7 @@ An adapter describes a request as a ``visit.Visit`` and its transaction as a
     answer = await gate.close(opened, response, runner)    # COMMIT or ROLLBACK, whichever is right
     await gate.leave(opened, runner)                       # release, in every case
 
-Below that, the engine decides, with values only::
+The engine, which ``gate`` asks, makes the decisions::
 
     order = orders.identify(OrderRequest(…))            # Order, Refusal, or None: not an order
     decision = drive(orders.admit(order), store, locks) # Proceed, Replay or Refusal

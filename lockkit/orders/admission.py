@@ -1,4 +1,4 @@
-"""Whether the view of an order may run: find its record, lock, find again, claim."""
+"""Decides whether the view of an order may run: find its record, lock, find again, claim."""
 
 from __future__ import annotations
 
@@ -55,32 +55,33 @@ class Admission:
         if not (looks or self.order.stale):
             try:
                 return await self._enter(None, key_decides=key_decides)
-            except BackendError:  # an answer that is stored needs no lock
+            except BackendError:  # a stored answer can be given without a lock
                 known = judge(self.order, await self._find(fresh=False))
                 if known is None:
                     raise
-                return await self._told(known)
-        found = self._without_the_lock(await self._find(fresh=False))
+                return await self._or_recovered(known)
+        found = self._as_seen_without_lock(await self._find(fresh=False))
         known = judge(self.order, found)
         if known is not None:
-            return await self._told(known)
+            return await self._or_recovered(known)
         return await self._enter(found, key_decides=key_decides)
 
-    def _without_the_lock(self, found: Record | None) -> Record | None:
+    def _as_seen_without_lock(self, found: Record | None) -> Record | None:
         """Count a record that is done, but has no response yet, as running: its lock may be held.
 
-        If the lock is free, the process has died. Under the lock, the record counts as it is.
+        Under the lock the record counts as it is: if the lock was free, its process has died.
         """
         if found is None or self._orders.claims or not (self._locks and is_unanswered(found)):
             return found
         return found._replace(state=RecordState.RUNNING)
 
     async def _enter(self, found: Record | None, *, key_decides: bool) -> Decision:
-        """Take the lock. If nobody held it, what was found before is outdated: look again, unless
-        the record comes before the view, so that its unique key decides."""
+        """Take the lock, or wait for it; then look again, because what was found before may be
+        outdated. This is left out if no try was found running, and a record is written before the
+        view, which would reveal a duplicate."""
         try:
             lease = await self._acquire(0) if self._locks else NO_LEASE
-        except AcquireTimeout as held:  # or all sessions of this process are in use
+        except AcquireTimeout as held:  # or all lock sessions of this process are in use
             if _asks_for_something_else(self.order, held.holder):
                 return refusals.DIFFERENT
             return await self._wait()
@@ -100,13 +101,13 @@ class Admission:
         except TooManyWaiters as full:
             return refusals.crowded(full.retry_after)
         except AcquireTimeout as late:
-            found = self._without_the_lock(await self._find(fresh=True))
+            found = self._as_seen_without_lock(await self._find(fresh=True))
             known = judge(self.order, found) or refusals.running(late.retry_after)
-            return await self._told(known)
+            return await self._or_recovered(known)
         return await self._look_again(lease)
 
     async def _look_again(self, lease: Any) -> Decision:
-        """Look where writes go, under the lock. Releases the lock unless the view may run."""
+        """Look for the record again, under the lock. Releases the lock unless the view may run."""
         try:
             answer = await self.decide(lease)
         except BaseException:  # also if interrupted: nobody else would release it
@@ -118,12 +119,12 @@ class Admission:
         return answer
 
     async def decide(self, lease: Any, *, is_sure: bool = True) -> Decision:
-        """Look where writes go, and keep the lease. ``is_sure``: nobody else has the lock."""
+        """Decide by the newest record; keep the lease. ``is_sure``: nobody else has the lock."""
         found = await self._find(fresh=True)
-        seen = found if is_sure else self._without_the_lock(found)
+        seen = found if is_sure else self._as_seen_without_lock(found)
         known = judge(self.order, seen)
         if known is not None:
-            return await self._told(known)
+            return await self._or_recovered(known)
         if seen is not found and left_running(seen):
             return refusals.running(1)
         if left_running(found):
@@ -131,10 +132,10 @@ class Admission:
         return self._proceed(lease, found)
 
     async def _let_in(self, decision: Proceed) -> Decision:
-        """If the store keeps claims: write that the order runs, or learn which try was first.
+        """With STORE "redis", claim the order, or decide by the claim of a try that was quicker.
 
-        A try that is in doubt deletes its claim before it releases the lease, and again
-        after that, because a delayed claim is refused only once the lease is released.
+        After an error or an interrupt, the claim may be written, or be on its way. So it is deleted
+        before the lease is released, and again afterwards, when a late claim is refused.
         """
         if not self._orders.claims:
             return decision
@@ -155,7 +156,7 @@ class Admission:
         return answer
 
     async def _claim(self, decision: Proceed) -> Decision:
-        """The same decision if the claim succeeds; otherwise the decision of another look."""
+        """The same decision if the claim succeeds; otherwise one by the record that is there."""
         fence = decision.lease.fencing_token
         try:
             record, store = self._orders.running(self.order), self._means.store
@@ -166,8 +167,8 @@ class Admission:
             return await self.decide(decision.lease)
         return decision
 
-    async def _told(self, known: Replay | Refusal) -> Replay | Refusal:
-        """If the response was not stored, ask RECOVER."""
+    async def _or_recovered(self, known: Replay | Refusal) -> Replay | Refusal:
+        """``known``, unless its response was not stored and RECOVER has it."""
         if not isinstance(known, Refusal) or known.code != refusals.COMPLETED:
             return known
         response = await self._recovered()
@@ -196,7 +197,7 @@ class Admission:
         return _replay_of(response, orphan=True)
 
     async def _recovered(self) -> OrderResponse | None:
-        """The response of RECOVER; None if it would not be stored."""
+        """The response of RECOVER; None if it has none, or one that is not stored."""
         hook = self._means.recover
         response = None if hook is None else await value(hook(self.order))
         return response if response is not None and storable(response.status) else None
@@ -230,7 +231,7 @@ class Admission:
             await value(self._means.give(lease))
 
     async def _find(self, *, fresh: bool) -> Record | None:
-        """``fresh``: look where writes go, never in a replica."""
+        """``fresh``: look in the database that takes writes, never in a replica."""
         found: Record | None = await value(self._means.store.find(self.order.key, fresh=fresh))
         return found
 
@@ -244,7 +245,7 @@ class Admission:
 
 
 def _replay_of(response: OrderResponse, *, orphan: bool = False) -> Replay | Refusal:
-    """A replay of any size: the application can make it again, so it need not be stored."""
+    """A replay of any size, because the application can make it again."""
     state, snapshot = snapshot_of(response, UNLIMITED)
     if state is RecordState.DONE:
         return Replay(snapshot, orphan=orphan)
@@ -293,6 +294,6 @@ def _known(order: Order, record: Record) -> Replay | Refusal | None:
 
 
 def _unreadable(order: Order) -> Refusal:
-    """Log which record it is, because no duplicate of its order will ever be answered."""
+    """Log which record it is, because an operator or a newer release must deal with it."""
     log.error("an order is refused because its record cannot be read: %s", order.lock_name)
     return refusals.UNREADABLE

@@ -15,7 +15,7 @@ REPLAYED_HEADER = ("Idempotent-Replayed", "true")
 
 
 class NoLease:
-    """Replaces a lease with LOCK "never": nothing is held, and nothing can be lost."""
+    """Stands for the lease with LOCK "never": nothing is held, and nothing can be lost."""
 
     name = "no lock"
     released, lost = True, False
@@ -37,9 +37,9 @@ class Proceed(NamedTuple):
 
     order: Order
     lease: Any  #: a Lease or AsyncLease, of the client that the flow ran with; or NO_LEASE
-    replaces: bool = False  #: an expired record with this key is in the way, or an orphan
+    replaces: bool = False  #: its record replaces an expired one, or an orphan's
     orphan: bool = False  #: an earlier try was begun, and its end is not known: ORPHANS "retry"
-    until: float = 0.0  #: monotonic time at which a duplicate has waited for WAIT seconds
+    until: float = 0.0  #: ``time.monotonic()`` at which the WAIT seconds end
 
 
 class Replay(NamedTuple):

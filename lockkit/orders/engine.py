@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from lockkit.orders.settings import OrderSettings
 
 LONGEST = 255
-"""Characters of a path that are shown: it comes from a client, and is kept with each record."""
+"""Characters of a path that are shown. A limit: clients choose paths, and each record has one."""
 
 MOST_SEEN = 4096
-"""Keys of orders to remember, in half a megabyte. A key is forgotten if another takes its slot."""
+"""Keys that a process remembers (half a megabyte). One is forgotten if another takes its slot."""
 
 
 class Orders:
@@ -66,7 +66,7 @@ class Orders:
         return False
 
     def hook(self, name: str) -> Callable[..., Any] | None:
-        """The function that the settings name. Raises ConfigurationError."""
+        """The function of this setting, or None. Raises ConfigurationError if it cannot be used."""
         path = getattr(self.settings, name)
         return path and check_callable(f"{SOURCE}[{name.upper()!r}]", path)
 
@@ -77,7 +77,7 @@ class Orders:
         sources: tuple[IdSource, ...] | None = None,
         required: bool | None = None,
     ) -> Order | Refusal | None:
-        """The order of a request; None: it is not an order; Refusal: it is a wrong order.
+        """The order of a request; None: it is not an order; Refusal: its order cannot be made.
 
         ``sources`` and ``required`` override the settings for one view. The caller decides
         whether PATHS and METHODS cover the request (``covers``).
@@ -96,12 +96,12 @@ class Orders:
         return order_id
 
     def admit(self, order: Order, *, key_decides: bool = False) -> Flow[Decision]:
-        """Whether the view may run for this order now. With STORE "redis" it is then claimed.
+        """Decide whether the view may run for this order now. With STORE "redis", then claim it.
 
         A record is looked up before the lock only if this process has seen the order lately, or
         its form is old.
         ``key_decides``: the view runs only after the record was inserted, so there is no need to
-        look for one under the lock. With LOCK "never" there is no lock, either.
+        look for one under the lock. With LOCK "never" no lock is taken then.
         """
         until = time.monotonic() + self.settings.wait
         looks = not self._is_new(order.key)
@@ -112,18 +112,18 @@ class Orders:
             try:
                 return await admission.admit(looks=looks, key_decides=key_decides)
             except BackendError as failure:
-                return _down(failure)
+                return _store_down(failure)
 
         return admitted
 
     def _is_new(self, key: str) -> bool:
-        """Whether this process has not seen this key lately. From now on it has."""
+        """Whether this process has not seen this key lately. Remembers the key."""
         slot = hash(key) % MOST_SEEN
         known, self._seen[slot] = self._seen[slot], key
         return known != key
 
     def reconsider(self, decision: Proceed) -> Flow[Decision]:
-        """After a duplicate key: another try was first, and one of the two has lost its lease.
+        """Decide again, because the record could not be inserted: there is one with this key.
 
         The caller still has to release the lease.
         """
@@ -135,20 +135,20 @@ class Orders:
                 admission = Admission(self, order, means, until, locks=locks)
                 return await admission.decide(lease, is_sure=False)
             except BackendError as failure:
-                return _down(failure)
+                return _store_down(failure)
 
         return looked
 
     def settle(
         self, decision: Proceed, response: OrderResponse | None, *, failed: bool = False
     ) -> Flow[Refusal | None]:
-        """With STORE "redis", store the response after the view. A Refusal replaces the answer.
+        """With STORE "redis", store the response after the view. If this returns a Refusal, answer
+        with that. The caller still has to release the lease.
 
-        ``response``: None if nobody saw how the view ended (it was cancelled). ``failed``: the
-        view raised, and the response was made from the exception. An order whose end is not known
-        stays an orphan: there is no response, or the view raised and the response is not stored. If
-        a view returns a response that is not stored (409, 5xx), it says that the order may be tried
-        again. The caller still has to release the lease.
+        ``response``: None if it is not known how the view ended, because it was cancelled.
+        ``failed``: the view raised, and the response was made from the exception. If there is no
+        response, or the view raised and its response is not stored (409, 5xx), the order becomes an
+        orphan. If the view itself returned such a response, the order may be tried again.
         """
 
         async def settled(means: Means) -> Refusal | None:
@@ -174,12 +174,12 @@ class Orders:
         return Record(order.key, order.order_id, order.request, order.fingerprint, ttl)
 
     def ttl_for(self, *, guest: bool) -> float:
-        """Seconds that a record lives."""
+        """Seconds that a record lives. ``guest``: of an owner without a login."""
         settings = self.settings
         return min(settings.guest_ttl, settings.ttl) if guest else settings.ttl
 
     def ended(self, order: Order, response: OrderResponse) -> Record:
-        """The record once the view has answered."""
+        """The record to store when the view has answered."""
         largest = self.settings.max_response
         if order.guest:
             largest = min(self.settings.guest_max_response, largest)
@@ -193,7 +193,7 @@ class Orders:
         return Keep(self.ended(order, response)) if storable(response.status) else Discard()
 
     def _order_id(self, request: OrderRequest, chain: tuple[IdSource, ...]) -> str | Refusal | None:
-        """A body is read only if its size is allowed, and only if no earlier source has an ID."""
+        """The first ID that a source has. A body is read only if it is needed and not too large."""
         for source in chain:
             refused = self._refused_body(request) if may_be_in_body(request, source) else None
             if refused is not None:
@@ -204,7 +204,7 @@ class Orders:
         return None
 
     def _tell_unprotected(self, request: OrderRequest) -> None:
-        """Warn once: a form without its field, or a misspelt header, would order twice unseen."""
+        """Warn once: a form may lack its field, or a client misspell its header, unnoticed."""
         self._has_told = True
         log.warning(
             "%s runs without an order ID, so nothing protects it from a double click. Set "
@@ -223,14 +223,14 @@ class Orders:
         if form is not None:
             return form_order(form, request, shown, self)
         identity = request.read_identity()
-        is_guest = not (identity.scope or identity.user)  # anybody can make any number of them
+        is_guest = not (identity.scope or identity.user)  # a client can be any number of guests
         key = key_of(request, identity, order_id, self.settings.namespace)
         if key is None:
             return refusals.NOBODY
         return Order(order_id, key, fingerprint_of(request), shown, guest=is_guest)
 
     def _refused_body(self, request: OrderRequest) -> Refusal | None:
-        """A refusal of a body that cannot be compared with that of another try."""
+        """The refusal of a body that cannot be compared with another try's; None if it can."""
         if request.unseen:
             return refusals.LENGTH_REQUIRED
         limit = self.settings.max_request
@@ -249,14 +249,14 @@ def _is_larger(request: OrderRequest, limit: int) -> bool:
 
 
 def _shown(request: OrderRequest) -> str:
-    """For people, and for databases whose character set lacks something, or that refuse NUL."""
+    """For people. Escaped unless it is plain ASCII, because databases refuse some characters."""
     text = f"{request.method} {request.path}"[:LONGEST]
     if text.isascii() and text.isprintable():
         return text
     return quote(text, safe=" /:@!$&'()*+,;=", errors="replace")[:LONGEST]
 
 
-def _down(failure: BackendError) -> Refusal:
+def _store_down(failure: BackendError) -> Refusal:
     """Log the failure for the operator; the client learns only that a store is down."""
     log.error("an order is refused because a store failed: %s", failure)
     return refusals.STORE_DOWN

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 Unavailable = Callable[[str, BaseException], BackendUnavailable]
 
 CONFLICT_CLASS = "40"
-"""The class of SQLSTATE if the database has rolled back because of other transactions."""
+"""The class of SQLSTATE of an error that reports a rollback because of other transactions."""
 
 UNKNOWN = "40003"
-"""A state of that class, but whether the statement was done is not known."""
+"""A state of that class after which it is not known whether the statement was done."""
 
 ENDED_CLASS = "25"
 """The class if the server has ended an idle transaction. psycopg raises InternalError for it."""
@@ -30,11 +30,12 @@ MYSQL_CONFLICTS = frozenset({1020, 1205, 1213})
 BUSY = "SQLITE_BUSY"
 
 OF_CONNECTION = {"OperationalError", "InterfaceError"}
+"""Names of errors after which the connection may be gone."""
 
 
 def states_of(error: BaseException) -> tuple[object, ...]:
     """The SQLSTATE, as drivers of PostgreSQL report it, and the number of MariaDB and MySQL."""
-    own = _own(error)
+    own = _driver_error(error)
     return getattr(own, "sqlstate", None), getattr(own, "pgcode", None), *own.args[:1]
 
 
@@ -43,7 +44,7 @@ def is_conflict(error: BaseException) -> bool:
     MySQL's lock wait timeout."""
     if "DatabaseError" not in _names(error):
         return False
-    own = _own(error)
+    own = _driver_error(error)
     if _is_of_class(CONFLICT_CLASS, error) and UNKNOWN not in states_of(error)[:2]:
         return True
     of_mysql = type(own).__module__.startswith(("MySQLdb", "pymysql"))
@@ -51,11 +52,11 @@ def is_conflict(error: BaseException) -> bool:
 
 
 def unsaved(error: BaseException) -> Refusal | None:
-    """The answer if a COMMIT failed. None: the transaction was wrong, so nothing was saved.
+    """The answer if a COMMIT failed; None if nothing was saved, and the error is to be raised.
 
     If the connection or its transaction has ended, the outcome is not known.
     """
-    if is_conflict(error) or getattr(_own(error), "sqlite_errorname", "").startswith(BUSY):
+    if is_conflict(error) or getattr(_driver_error(error), "sqlite_errorname", "").startswith(BUSY):
         return refusals.NOT_SAVED
     is_over = getattr(error, "connection_invalidated", False) or _is_of_class(ENDED_CLASS, error)
     return refusals.outcome_unknown() if is_over or _names(error) & OF_CONNECTION else None
@@ -72,27 +73,27 @@ def typed(error: Exception, unavailable: Unavailable, remedy: str) -> Exception:
     note(error)
     if "DataError" in names:
         return BackendUnavailable("the database does not take this order record")
-    failure = unavailable("the database of the order records", _own(error))
-    # SQLite raises OperationalError for everything
-    is_wrong = "ProgrammingError" in names or "no such table" in str(_own(error))
-    if is_wrong and not isinstance(failure, StoreRefused):  # a permission is missing
+    failure = unavailable("the database of the order records", _driver_error(error))
+    # SQLite raises OperationalError for everything; StoreRefused: a permission is missing
+    is_wrong = "ProgrammingError" in names or "no such table" in str(_driver_error(error))
+    if is_wrong and not isinstance(failure, StoreRefused):
         return ConfigurationError(f"the table of order records cannot be used: {remedy}")
     return failure
 
 
 def note(error: Exception) -> None:
     """Log the driver's message, which has no parameters in it."""
-    log.error("the order records cannot be used: %s", _own(error))
+    log.error("the order records cannot be used: %s", _driver_error(error))
 
 
-def _own(error: BaseException) -> Any:
+def _driver_error(error: BaseException) -> Any:
     """The driver's own error."""
     own = getattr(error, "orig", None)
     return own if isinstance(own, BaseException) else error.__cause__ or error
 
 
 def _names(error: BaseException) -> set[str]:
-    """The names of its classes: Django, SQLAlchemy and the drivers use those of PEP 249."""
+    """The names of an error's classes: Django, SQLAlchemy and drivers use those of PEP 249."""
     return {each.__name__ for each in type(error).__mro__}
 
 

@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 RecoverHook = Callable[["Order"], "OrderResponse | Awaitable[OrderResponse | None] | None"]
-"""Asks the application how an order ended."""
+"""Asks the application how an order ended (RECOVER); None: it does not know."""
 
 
 class Means(NamedTuple):
-    """What a flow uses. ``store`` and ``locks`` are both blocking, or both of asyncio."""
+    """What a flow works with. ``store`` and ``locks`` are both blocking, or both for asyncio."""
 
     store: Any  #: finds records; with STORE "redis" it has all that RedisOrderRecords has
-    locks: Any  #: a client
+    locks: Any  #: the client of the lock alias
     recover: RecoverHook | None
-    give: Callable[[Any], Any]  #: gives a lease that will not be used back to its store
-    carried_on: Callable[[Coroutine[Any, Any, None]], Awaitable[None]]  #: even if cancelled
+    give: Callable[[Any], Any]  #: releases a lease that will not be used
+    carried_on: Callable[[Coroutine[Any, Any, None]], Awaitable[None]]  #: goes on if cancelled
 
 
 Flow = Callable[[Means], Coroutine[Any, Any, R]]
-"""The steps that the engine takes for an order."""
+"""Steps that the engine has prepared. Call them with ``Means``, and await the result."""
 
 
 def drive(flow: Flow[R], store: Any, locks: LockClient, recover: RecoverHook | None = None) -> R:
     """Run a flow to its end with blocking calls; it never suspends.
 
-    ``store``: has ``find(key, fresh=…)``, where ``fresh`` means to look where writes go; with STORE
-    "redis" it is a RedisOrderRecords. ``recover``: asks the application.
+    ``store``: has ``find(key, fresh=…)``, where ``fresh`` means: do not look in a replica. With
+    STORE "redis" it is a RedisOrderRecords.
     """
     return result_of(flow(Means(store, locks, recover, give_back, value)))
 

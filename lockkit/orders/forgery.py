@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from lockkit.orders.record import OrderResponse
 
-OF_CONTENT = ("etag", "content-length")
+OF_CONTENT = ("etag", "content-length")  # wrong once the body is changed
 
 
 def without_tokens(response: OrderResponse, tokens: Iterable[str]) -> OrderResponse:
@@ -34,7 +34,7 @@ def without_tokens(response: OrderResponse, tokens: Iterable[str]) -> OrderRespo
 
 
 def with_token(snapshot: Snapshot, make_token: Callable[[], str]) -> Snapshot:
-    """The stored response for the present client. ``make_token`` is called only if it has one."""
+    """The stored response with a new token. ``make_token`` is called only if it had a token."""
     placeholder = snapshot.header(PLACEHOLDER)
     if placeholder is None:
         return snapshot

@@ -5,16 +5,16 @@ A form's value is ``lk1.ID.MAKER.SIGNATURE``:
 - ``ID``: eight hex digits, the time in seconds, and 128 random bits. It is the order ID.
 - ``MAKER``: ``u`` if the form was shown to a logged-in user; otherwise ``g`` and an HMAC of the
   guest's secret. It tells neither who that was, nor whether two forms are of one guest.
-- ``SIGNATURE``: HMAC-SHA256 of both, by a key made from the framework's SECRET_KEY; the keys of
-  SECRET_KEY_FALLBACKS are accepted, too.
+- ``SIGNATURE``: HMAC-SHA256 of both, with a key derived from the framework's SECRET_KEY; the keys
+  of SECRET_KEY_FALLBACKS are accepted, too.
 
 A *guest's secret* is random and lives in the guest's session (Django) or in a cookie of its own
-(Flask). The adapter keeps it through a login, and ends it with the logout.
+(Flask). The adapter keeps it through a login, and deletes it at the logout.
 
 ``Orders`` decides whose order it is:
 
 - *A form made for a user* follows the rules of any order ID: the order belongs to the user who
-  sends it. Another user who has the value makes a separate order, and learns nothing of the first.
+  sends it. Another user who has the value makes another order, and learns nothing of the first.
   A visitor without a login (after a logout, or when the session has expired) is refused. It may be
   the next person at this computer, who must not see the answer, or the same person, who must not
   order twice.
@@ -69,7 +69,7 @@ RANDOM_BYTES = 16
 _VALUE = re.compile(r"lk1\.([0-9a-f]{8}[\w-]{22})\.(u|g[\w-]{43})\.([\w-]{43})", re.ASCII)
 
 MOST_LOOKED_AT = 20
-"""Values to check: each costs a signature, and a client could send a million."""
+"""How many values of a request are checked: each costs a signature, and it may have a million."""
 
 _LIKE_ONE = r"lk1\.[\w.-]{1,200}"
 _IN_TEXT, _IN_BODY = re.compile(_LIKE_ONE, re.ASCII), re.compile(_LIKE_ONE.encode())
@@ -81,7 +81,7 @@ Keys = Callable[[], Sequence[str | bytes]]
 
 @dataclass(frozen=True, slots=True)
 class FormId:
-    """A value whose signature is right."""
+    """A form's value whose signature is right."""
 
     order_id: str
     maker: str = field(repr=False)
@@ -97,7 +97,7 @@ class FormId:
         return int(self.order_id[:8], 16)
 
     def is_of(self, guest: str | None) -> bool:
-        """Whether this is the guest for whom it was made."""
+        """Whether this is the secret of the guest for whom the form was made."""
         if guest is None or not self.for_guest:
             return False
         return hmac.compare_digest(_guest_mark(self.key, self.order_id, guest), self.maker)
@@ -120,7 +120,7 @@ class FormIds:
         return f"{PREFIX}{order_id}.{maker}.{_mac(key, 'form', order_id, maker)}"
 
     def read(self, text: str) -> FormId | None:
-        """None if it is not a value of ours. Raises MalformedOrderIdError if it was changed."""
+        """None if it is not a form's value. Raises MalformedOrderIdError if it was changed."""
         if not text.startswith(PREFIX):
             return None
         match = _VALUE.fullmatch(text)
@@ -132,7 +132,7 @@ class FormIds:
         raise MalformedOrderIdError("the order ID of the form was changed; load the page again")
 
     def seal(self, text: str) -> str:
-        """``text``, readable, and a signature, for a cookie. Raises what ``issue`` raises."""
+        """``text`` with a signature, for a cookie; not encrypted. Raises what ``issue`` raises."""
         return f"{text}.{_mac(self._signing_key(), 'cookie', text)}"
 
     def unseal(self, sealed: str) -> str | None:
@@ -155,7 +155,7 @@ class FormIds:
 
 
 def form_order(form: FormId, request: OrderRequest, shown: str, orders: Orders) -> Order | Refusal:
-    """The order of a form, by the rules above."""
+    """The order of a form, by the rules at the head of this module."""
     identity, namespace = request.read_identity(), orders.settings.namespace
     stale = form.made + orders.ttl_for(guest=form.for_guest) < time.time()
     fingerprint = fingerprint_of(request)
@@ -194,16 +194,16 @@ def hidden_field(name: str, value: str) -> str:
 
 
 def tell_uncovered(forms: FormIds, request: Any, form: str, body: str) -> None:
-    """Log an error if nothing has looked for an order, and the view has parsed a request with an
-    order ID that we have signed: two clicks would silently be two orders.
+    """Log an error if the view has parsed a request with an order ID that we have signed, but
+    nothing has looked for an order: two clicks would silently be two orders.
 
-    form, body: the attributes in which the framework keeps what a view has read: a multi-dictionary
-    and bytes. Reads nothing itself.
+    ``form``, ``body``: the attributes in which the framework keeps what a view has read, as a
+    multi-dictionary and as bytes. Reads nothing from the client.
     """
     kept = vars(request)
     if ORDER_ID in kept:
         return
-    found = islice(_like_one(kept.get(form), kept.get(body) or b""), MOST_LOOKED_AT)
+    found = islice(_candidates(kept.get(form), kept.get(body) or b""), MOST_LOOKED_AT)
     if any(_is_signed(forms, each) for each in found):
         log.error(
             "%s has run with the order ID of a form, and was not an order: PATHS and METHODS "
@@ -213,7 +213,7 @@ def tell_uncovered(forms: FormIds, request: Any, form: str, body: str) -> None:
         )
 
 
-def _like_one(form: Any, body: bytes) -> Iterator[str]:
+def _candidates(form: Any, body: bytes) -> Iterator[str]:
     for found in _IN_BODY.finditer(body):
         yield found[0].decode("ascii")
     for _, values in form.lists() if form else ():

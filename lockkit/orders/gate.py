@@ -1,8 +1,8 @@
-"""Leads an order through its request, in the same way for every framework, thread and task.
+"""The steps of an order through its request: enter, begin, close, leave.
 
-Whatever waits is a coroutine. With blocking calls it never suspends: it runs like a function.
-An order whose view may run is an ``OpenOrder``: its leases, what the view may ask of it, and its
-end. An adapter adds its transactions.
+They are the same for every framework, in threads and in event loops. Steps that may wait are
+coroutines; with a ``ThreadRunner`` they never suspend, so they run like functions. An order whose
+view may run is an ``OpenOrder``, which has its leases and ends it. An adapter adds transactions.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ class Runner(Protocol):
     """How to wait: in the thread of the request, or in an event loop."""
 
     async def do(self, function: Callable[..., R], *args: object) -> R:
-        """Call it on the thread that has the request's database connections."""
+        """Call a function on the thread that has the request's database connections."""
 
     async def ask(self, flow: Flow[R], visit: Visit) -> R:
-        """Perform a flow. It gives back only leases that it took itself."""
+        """Run a flow. A flow releases only leases that it took itself."""
 
     async def give_back(self, lease: Any) -> None: ...
 
 
 class ThreadRunner:
-    """The way of a blocking request. ``client``: returns the client of an alias."""
+    """For blocking requests: calls functions at once. ``client``: the client of an alias."""
 
     def __init__(self, client: Callable[[str], LockClient]) -> None:
         self._client = client
@@ -66,31 +66,31 @@ class ThreadRunner:
 
 
 class OrderStopped(LockError):
-    """This request cannot do its order: somebody else has, or its lease or a store is gone.
+    """This request cannot make its order: another try has, a lease is lost, or a store failed.
 
-    Nothing that it did in ``commit_in`` was saved, or that is not known. Do not catch it.
-    ``refusal``: the answer. None: look up which try was first.
+    Nothing that it did in ``commit_in`` was saved, unless ``refusal`` says that this is not known.
+    Do not catch it. ``refusal``: the answer; None: the record of another try has the answer.
     """
 
     def __init__(self, refusal: Refusal | None) -> None:
-        super().__init__("the order is done elsewhere" if refusal is None else refusal.title)
+        super().__init__("another try has made this order" if refusal is None else refusal.title)
         self.refusal = refusal
 
 
 class OpenOrder(ABC):
-    """``request.order``. It is used once; the middleware or the app ends it."""
+    """An order whose view may run: ``request.order``. The middleware or the app ends it."""
 
-    begun = False  #: its record is there, or the view is to write it
-    ended = False  #: nothing is open, and nothing is under way
-    refused = False  #: something else answered instead of the view, unless the order has begun
-    failed = False  #: the view has raised, whatever response was made of that
-    error: BaseException | None = None  #: what the view has raised, if that was seen
-    outer: Any = None  #: the order whose view has sent the app this one
+    begun = False  #: the record is written, or is written in ``commit_in``
+    ended = False  #: ``close`` was called, so there is nothing left to undo
+    refused = False  #: its lock or its record was refused; the view has run only if ``begun``
+    failed = False  #: the view has raised, whatever response became of that
+    error: BaseException | None = None  #: what the view has raised, if it is known
+    outer: Any = None  #: the open order whose view has sent the app this request
 
     def __init__(self, visit: Visit, decision: Proceed) -> None:
         self.visit, self.orders, self.order = visit, visit.orders, decision.order
         self.order_id = decision.order.order_id
-        self.decision = decision  #: its lease is ours to release from here on
+        self.decision = decision  #: its lease is released at the end of this order
         self.leases = [decision.lease]  #: to be released after COMMIT or ROLLBACK, in this order
         visit.attach(self)
 
@@ -103,12 +103,15 @@ class OpenOrder(ABC):
 
     @property
     def fencing_token(self) -> int:
-        """Grows with each try at this order: a resource elsewhere may refuse smaller ones."""
+        """Grows with each try at this order: a resource elsewhere may refuse smaller ones.
+
+        Raises ConfigurationError if there is none: with LOCK "never", and in some stores.
+        """
         return int(self.decision.lease.fencing_token)
 
     @property
     def orphan(self) -> bool:
-        """Whether an earlier try was begun and its end is not known: with ORPHANS "retry"."""
+        """Whether an earlier try was begun and its end is not known. Only with ORPHANS "retry"."""
         return self.decision.orphan
 
     def adopt(self, lease: Any) -> None:
@@ -116,19 +119,19 @@ class OpenOrder(ABC):
         self.leases.insert(0, lease)
 
     def check_leases(self) -> None:
-        """Raises LeaseLost."""
+        """Raise LeaseLost if one of them is lost."""
         for lease in reversed(self.leases):
             lease.check()
 
     @abstractmethod
     def begin(self) -> None:
-        """Write the record if it comes before the view: a second runner stops here.
+        """Write the record if it comes before the view. Another try that holds no lock stops here.
 
         Raises DuplicateKeyError or a BackendError; then nothing is open.
         """
 
     def fail(self, error: BaseException) -> Any:
-        """The view raised. Returns a better answer than 500, if there is one."""
+        """Note that the view raised. Returns a better answer than 500; None if there is none."""
         self.failed, self.error = True, error
         if not isinstance(error, LeaseLost):
             return None
@@ -141,9 +144,9 @@ class OpenOrder(ABC):
         return refusals.LEASE_LOST
 
     def close(self, response: Any) -> Any:
-        """Make the effects final with their record, or undo them. Returns what to answer.
+        """Make the effects final with their record, or undo them. Returns the response to send.
 
-        Raises OrderStopped if somebody else has done the order.
+        Raises OrderStopped if another try has made the order.
         """
         try:
             return self._end(response)
@@ -152,7 +155,7 @@ class OpenOrder(ABC):
 
     @abstractmethod
     def abandon(self) -> None:
-        """Undo what was not closed: the request was cancelled, or the process must end."""
+        """Undo an order without ``close``: its request was cancelled, or the process must end."""
 
     @abstractmethod
     def _end(self, response: Any) -> Any: ...
@@ -167,7 +170,7 @@ class OrderInDatabase(OpenOrder):
     """An order whose record is in a database of the application."""
 
     def fail(self, error: BaseException) -> Any:
-        """If another transaction made it impossible, the answer says to repeat it."""
+        """After a conflict with another transaction, the answer is to repeat the order."""
         answer = super().fail(error)
         if not is_conflict(error):
             return answer
@@ -175,7 +178,7 @@ class OrderInDatabase(OpenOrder):
         return self.visit.refuse(refusals.NOT_SAVED)
 
     def _insert(self, database: rows.Database, record: Record) -> None:
-        """Insert the record. If another try has it, wait for what is left of WAIT."""
+        """Insert the record. If another try has inserted it, wait for what is left of WAIT."""
         decision = self.decision
         wait = max(decision.until - time.monotonic(), 0.0)
         rows.insert(database, record, replaces=decision.replaces, wait=wait)
@@ -191,8 +194,8 @@ class OrderInDatabase(OpenOrder):
     def _keep_refusal(self, record: Record, response: R) -> R:
         """Write the record of an order that changed nothing, in a transaction of its own.
 
-        If the database fails, nothing is raised: the next try is then refused anew. A success
-        stands, because nobody can undo what its view has saved elsewhere.
+        If the database fails, nothing is raised, and the next try runs the view again. A lost lease
+        replaces a refusal, but not a success, which may have saved something elsewhere.
         """
         try:
             if record.snapshot.status >= HTTPStatus.BAD_REQUEST:
@@ -208,7 +211,7 @@ class OrderInDatabase(OpenOrder):
 
 
 async def enter(visit: Visit, runner: Runner) -> Any:
-    """An OpenOrder that is to begin; None if the request is not an order; otherwise its answer."""
+    """An OpenOrder for ``begin``; None if the request is not an order; otherwise its answer."""
     order = await runner.do(visit.identify)
     if not isinstance(order, Order):
         return order
@@ -242,7 +245,7 @@ async def begin(opened: OpenOrder, runner: Runner) -> Any:
 
 
 async def close(opened: OpenOrder, response: Any, runner: Runner) -> Any:
-    """Make final what the view did, or undo it. Returns what to answer."""
+    """Make final what the view did, or undo it. Returns the response to send."""
     try:
         return await runner.do(opened.close, response)
     except OrderStopped as stop:
@@ -250,7 +253,7 @@ async def close(opened: OpenOrder, response: Any, runner: Runner) -> Any:
 
 
 async def stopped(opened: OpenOrder, stop: OrderStopped, runner: Runner) -> Any:
-    """The answer to a request that found at its end that somebody else has done its order."""
+    """The answer to a request whose order has raised OrderStopped."""
     visit = opened.visit
     if stop.refusal is not None:
         return visit.refuse(stop.refusal)
@@ -277,7 +280,7 @@ async def _reconsidered(opened: OpenOrder, runner: Runner) -> Decision:
 
 
 def _answer(visit: Visit, order: Order, decision: Replay | Refusal) -> Any:
-    """The answer. Checks guard a stored response, and the location of an order's result."""
+    """The answer. The client gets a stored response or a location only if the checks pass."""
 
     def given() -> Any:
         visit.tell(decision, order)

@@ -14,8 +14,8 @@ V = TypeVar("V", bound=Callable[..., Any])
 class Idempotent:
     """The decorator ``idempotent``, and ``idempotent.exempt``.
 
-    ``wrap`` makes a view an order. ``known``: the options of this framework. ``in_class``: the
-    remedy for a class; ``{}`` is its name.
+    ``wrap`` makes the requests of a view orders. ``known``: the options of this framework.
+    ``in_class``: the remedy, for the error if a class is decorated; ``{}`` stands for its name.
     """
 
     def __init__(
@@ -37,13 +37,16 @@ class Idempotent:
     ) -> Callable[[V], V]: ...
 
     def __call__(self, view: Any = None, /, **given: Any) -> Any:  # type: ignore[misc]
-        """Make the function or method below an order, whatever PATHS and METHODS say.
+        """Make each request of this view that has an order ID an order, whatever PATHS and METHODS
+        say, but not GET, HEAD, OPTIONS and TRACE. Guarantee and limit: see ``lockkit.orders``.
 
         Put it below the view's own checks, such as ``@permission_required``: then they run before
-        any answer is repeated. ``order_id``: where it is, such as "json:order_id", instead of
-        ORDER_ID. ``required``: 400 without one. ``using``: the database of the order, in Flask its
-        bind key. ``atomic=False``, in Django only: the view commits itself, in
-        ``request.order.commit_in(…)``. Raises ConfigurationError at import for a wrong argument.
+        any answer is repeated. Raises ConfigurationError at import for a wrong argument.
+
+        ``order_id``: where to look for the order ID, such as "json:order_id", instead of ORDER_ID.
+        ``required``: True refuses a request without an order ID with 400. ``using``: the database
+        of the order, in Flask its bind key. ``atomic=False``, in Django only: the view commits
+        itself, in ``request.order.commit_in(…)``.
         """
         options = ordered_by("@idempotent", self._known, **given)
         if view is None:
@@ -52,7 +55,7 @@ class Idempotent:
 
     @staticmethod
     def exempt(view: V, /) -> V:
-        """This view's requests are not orders, whatever the settings say."""
+        """Never make this view's requests orders, whatever the settings say."""
         setattr(view, OPTIONS, ViewOptions(exempt=True))
         return view
 

@@ -1,11 +1,11 @@
-"""Which order a request is: its ID, its key, and what it asks for.
+"""Identifies the order of a request: its ID, its key, and the fingerprint of its content.
 
 Header syntax follows draft-ietf-httpapi-idempotency-key-header-07: a structured-field string
 (RFC 8941), and, as many clients send it, the bare value.
 
 Keys and fingerprints are SHA-256 over length-prefixed parts, so that no two different lists of
-parts ever look alike. Both formats are for ever: changing one makes retries run twice. The first
-part of each is its version.
+parts ever look alike. Each has a version. Do not change either format: an order that was made
+before is then not recognised and runs twice (another key), or is refused (another fingerprint).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lockkit.web.name_fields import FORM_TYPES
 if TYPE_CHECKING:
     from lockkit.orders.record import Identity, OrderRequest
 
-KEY_VERSION = "lockkit-order-2"  # another one needs another VERSION in stores/redis/layout.py
+KEY_VERSION = "lockkit-order-2"  # if it changes, change VERSION in stores/redis/layout.py
 FINGERPRINT_VERSION = "2"
 CSRF_FIELD = "csrfmiddlewaretoken"  # Django's; Flask-WTF's is csrf_token
 VOLATILE_FIELDS = frozenset({CSRF_FIELD, "csrf_token"})
@@ -35,15 +35,15 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _CHANGING = re.compile(
     r"(digest|hawk|negotiate|ntlm|aws4-\S+)\s|oauth\s.*\boauth_nonce=", re.IGNORECASE
 )
-"""An Authorization of these schemes changes with each request, so no repeat can be recognised."""
+"""Authorization schemes whose header is new in each request, so it cannot identify an owner."""
 
 
 class MalformedOrderIdError(ValueError):
-    """The request has something that is not an order ID. The message may be shown to the client."""
+    """The order ID is not valid, or the body cannot be read. The client may see the message."""
 
 
 class IdSource(NamedTuple):
-    """One link of the chain: ``header:Idempotency-Key``, ``json:order.id``, ``form:order_id``.
+    """Where to look for the order ID: ``header:X-Order-ID``, ``json:order.id``, ``form:order_id``.
 
     A dot may replace the colon, as in the templates of names: ``json.order.id``.
     """
@@ -66,7 +66,7 @@ class IdSource(NamedTuple):
 
 
 def order_id_from(request: OrderRequest, source: IdSource) -> str | None:
-    """The order ID, if the source has one. Raises MalformedOrderIdError."""
+    """The order ID at this source; None if there is none. Raises MalformedOrderIdError."""
     if source.kind in BODY_KINDS and not may_be_in_body(request, source):
         return None
     return _FINDERS[source.kind](request, source.path)
@@ -80,11 +80,10 @@ def may_be_in_body(request: OrderRequest, source: IdSource) -> bool:
 
 
 def parse_order_id(text: str) -> str:
-    """The ID in a header's value: an sf-string or bare, 1 to 255 printable ASCII characters.
+    """The ID in a header: a quoted string or a bare value, 1 to 255 printable ASCII characters.
 
-    Servers join repeated headers with a comma. So a bare value with a comma may be two, and is
-    refused.
-    Raises MalformedOrderIdError.
+    Servers join repeated headers with a comma. So a bare value with a comma may be two IDs, and is
+    refused. Raises MalformedOrderIdError.
     """
     text = text.strip(" \t")
     if text.startswith('"'):
@@ -134,7 +133,7 @@ def _from_kwargs(request: OrderRequest, path: tuple[str, ...]) -> str | None:
 
 
 def _scalar(value: object) -> str | None:
-    """An ID from a string or int. Other types are refused: is 1.0 the same ID as 1?"""
+    """An ID from a string or int. Other types are refused: a client may send 1 as 1.0 next time."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (str, int)):
@@ -165,18 +164,18 @@ _FINDERS = {
 
 
 class Order(NamedTuple):
-    """One order of one client: ``key`` says which, ``fingerprint`` what it asks for."""
+    """One order of one client. ``key`` identifies the order, ``fingerprint`` its content."""
 
     order_id: str
     key: str
     fingerprint: str
     request: str  #: method and path, printable, for people
-    also: tuple[str, ...] = ()  #: other fingerprints of the same request: see ``forms``
-    stale: bool = False  #: its form is so old that its record may be gone
-    guest: bool = False  #: no login vouches for its owner, so less is kept of it
+    also: tuple[str, ...] = ()  #: other fingerprints that count as the same: see ``forms``
+    stale: bool = False  #: its form is older than a record lives, so that may be gone
+    guest: bool = False  #: no login has checked its owner: GUEST_TTL and GUEST_MAX_RESPONSE
 
     def same(self, fingerprint: str) -> bool:
-        """Whether a record with this fingerprint is of the same request."""
+        """Whether a record with this fingerprint belongs to the same request."""
         return fingerprint == self.fingerprint or fingerprint in self.also
 
     @property
@@ -185,7 +184,7 @@ class Order(NamedTuple):
 
     @property
     def tag(self) -> str:
-        """Distinguishes two payloads of one order in the owner's label, and reveals neither."""
+        """A hash in the owner's label. Distinguishes two payloads of an order, and reveals none."""
         return _tag(self.key, self.fingerprint)
 
     @property
@@ -195,7 +194,7 @@ class Order(NamedTuple):
 
     @property
     def label(self) -> str:
-        """At most 200 characters, with the tag last: ``admission`` reads it."""
+        """The label of the lease's owner, at most 200 characters; ``admission`` reads its tag."""
         return f"{self.request[:100]} order {self.order_id[:60]} #{self.tag}"
 
 
@@ -220,7 +219,7 @@ def key_of_guest(request: OrderRequest, identity: Identity, order_id: str, names
 
 
 def sent_by(user: str, fingerprint: str) -> str:
-    """The fingerprint of a request that is the same only if this user sends it."""
+    """The fingerprint of a request and its user: another user's equal request has another one."""
     return f"{FINGERPRINT_VERSION}:{_digest(['sent-by', user, fingerprint])}"
 
 
@@ -268,7 +267,7 @@ def _name(pair: Sequence[str]) -> str:
 
 
 def _group(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of equal length after their number, so that no row looks like one of the next group."""
+    """The number of rows, then the rows, which have equal lengths: so groups cannot be confused."""
     if not rows:
         return ["0"]
     in_order = sorted(rows, key=_name)

@@ -1,6 +1,6 @@
 """An order in plain values: its request, its response, and its stored record.
 
-No pickle. A record of an unknown, newer version is never interpreted: see ``admission.judge``.
+No pickle. A record that a newer release wrote is never interpreted: see ``admission.judge``.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ VERSION = 2
 UNLIMITED = sys.maxsize
 
 PLACEHOLDER = ":csrf-placeholder"
-"""Not a header: its value is the text that replaces a token in the body. See ``forgery``."""
+"""Stored as a header, never sent: its value replaces a token in the body. See ``forgery``."""
 
 FRAMED = ":xframe-options-exempt"
-"""Not a header either: Django's mark of a response that any page may show in a frame."""
+"""Stored as a header, never sent: Django's mark of a response that any page may frame."""
 
 KEPT_HEADERS = (
     PLACEHOLDER,
@@ -45,22 +45,23 @@ KEPT_HEADERS = (
     "ETag",
     "Link",
 )
-"""All other headers are made anew for each reply, or belong to one client (Set-Cookie)."""
+"""The only headers that are stored. Others are made anew for each reply, or belong to one client
+(Set-Cookie)."""
 
 _PROPER = {name.lower(): name for name in KEPT_HEADERS}
 
 LONGEST_HEADERS = 8 * 1024
-"""Characters of the kept headers: a view may make a Location from what its client sent."""
+"""Most characters of the kept headers: a view may make a Location from what its client sent."""
 
 STATUSES = frozenset({0, *range(100, 600)})
 """The statuses of a response; 0 if there is none yet."""
 
 NOT_STORED = frozenset({401, 403, 408, 409, 423, 425, 429})
-"""Refusals that another try may overcome. The view's changes stay, without a record."""
+"""Refusals that another try may overcome. What the view has saved stays, but no record is kept."""
 
 
 class SentFile(NamedTuple):
-    """One uploaded file, without its raw multipart: the boundary differs at each try."""
+    """One uploaded file, as parsed: its raw multipart body has another boundary at each try."""
 
     field: str
     name: str
@@ -80,13 +81,13 @@ class Payload:
 
 @dataclass(slots=True)
 class Identity:
-    """The sender. The first of these that is set owns the order."""
+    """The sender. The first of scope, user, authorization and session that is set is the owner."""
 
     scope: str | None = None  #: what the SCOPE hook says
     user: str | None = None  #: model and primary key of an authenticated user
     authorization: str | None = field(default=None, repr=False)  #: the header; only hashed
     session: str | None = field(default=None, repr=False)  #: key of a session the server knows
-    tenant: str = ""  #: added to any of them
+    tenant: str = ""  #: keeps the orders of tenants apart, whoever owns them
     guest: str | None = field(default=None, repr=False)  #: secret of a form's guest: see ``forms``
 
 
@@ -96,10 +97,10 @@ def _nobody() -> Identity:
 
 @dataclass
 class OrderRequest:
-    """One request. Costly values are callables, called at most once and only if needed."""
+    """One request. ``read_…`` are costly, so they are called only if needed, and only once."""
 
     method: str
-    path: str  #: as PATHS match it; shown to operators
+    path: str  #: in which PATHS are searched; operators see it
     route: str  #: the URL pattern, not the path
     header: Callable[[str], str | None] = field(repr=False)
     read_payload: Callable[[], Payload] = field(default=Payload, repr=False)
@@ -113,8 +114,8 @@ class OrderRequest:
     _payload: Payload | None = field(default=None, init=False, repr=False)
 
     def payload(self) -> Payload:
-        """Reads from the client, which may be slow. So no lock may be held meanwhile, such as that
-        of ``functools.cached_property`` on Python 3.11, which all instances share."""
+        """The body. Reading it from the client may be slow, so no lock may be held meanwhile:
+        ``functools.cached_property`` holds one for all instances on Python 3.11."""
         if self._payload is None:
             self._payload = self.read_payload()
         return self._payload
@@ -138,7 +139,7 @@ def as_sent(
     """The fields of a query or a URL-encoded form; fields that are not UTF-8 keep their own bytes.
 
     A framework turns each such byte into U+FFFD, so different requests would look the same. Fields
-    in UTF-8 stay as they are, even with U+FFFD, because fingerprints are for ever.
+    in UTF-8 stay as they are, even with U+FFFD, because stored fingerprints must still match.
     """
     if not any(REPLACED in text for pair in pairs for text in pair):
         return pairs
@@ -151,7 +152,7 @@ class DuplicateKeyError(Exception):
 
 
 class StillRunningError(BackendUnavailable):
-    """Another try still writes a record with this key after the time that a duplicate waits."""
+    """A duplicate has waited, and the transaction that has inserted its key has still not ended."""
 
     def __init__(self) -> None:
         super().__init__("another transaction has this order")
@@ -187,7 +188,7 @@ class Record(NamedTuple):
     request: str
     fingerprint: str
     left: float  #: seconds until it expires, by the clock of the store alone
-    state: RecordState | str = RecordState.RUNNING  #: any other string: written by a newer release
+    state: RecordState | str = RecordState.RUNNING  #: another string if ``unreadable``
     snapshot: Snapshot = NOTHING_YET
     version: int = VERSION
 
@@ -198,7 +199,7 @@ def unreadable(key: str, version: int = VERSION) -> Record:
 
 
 def recorded(row: Sequence[Any]) -> Record:
-    """A record from a row of ``rows.find``, with any values in it."""
+    """The record in a row of ``rows.find``; ``unreadable`` if the row has unexpected values."""
     key, order_id, request, fingerprint, version, state, status, headers, body, expires, now = row
     if type(version) is int and version > VERSION:
         return unreadable(str(key), version)
@@ -215,7 +216,7 @@ def recorded(row: Sequence[Any]) -> Record:
 
 
 def is_damaged(record: Record) -> bool:
-    """Whether no release can have written this record. A newer release's is not damaged."""
+    """Whether no release can have written this record. One of a newer release is not damaged."""
     if record.version > VERSION:
         return False
     return not has_our_fingerprint(record) or record.state not in set(RecordState)
@@ -231,20 +232,21 @@ def is_unanswered(record: Record) -> bool:
 
 
 def refuses(status: int) -> bool:
-    """Whether a response is a temporary refusal."""
+    """Whether a response with this status is a temporary refusal."""
     return status in NOT_STORED
 
 
 def storable(status: int) -> bool:
-    """Whether a response ends the order. 5xx and temporary refusals do not."""
+    """Whether a response with this status ends the order: not 5xx, and not a temporary refusal."""
     return HTTPStatus.OK <= status < HTTPStatus.INTERNAL_SERVER_ERROR and status not in NOT_STORED
 
 
 def snapshot_of(response: OrderResponse, max_body: int) -> tuple[RecordState, Snapshot]:
     """The stored form of a response: all of it, or a tombstone with its Location.
 
-    A response with an encoded body becomes a tombstone: its Content-Encoding is not kept, and the
-    client of the next try may not accept it. So does a response with headers that are too long.
+    A tombstone replaces a response that streams, whose body has more than ``max_body`` bytes, or
+    whose headers are too long. It also replaces one with an encoded body: Content-Encoding is not
+    kept, and the client of the next try may not accept the encoding.
     """
     headers = _kept(response.headers)
     body = response.body

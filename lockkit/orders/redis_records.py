@@ -1,8 +1,8 @@
 """Records of orders beside their locks, for effects outside a database: STORE "redis".
 
-A record is claimed under the order's lease before the view, and finished by the lease's fencing
-token after it. A record that is running while nobody holds its lock is an orphan: the process died
-in between, so lockkit does not know whether the order took effect.
+Before the view, a *claim* is written under the order's lease: a record that says running. After the
+view, the response is written over it, by the lease's fencing token. A claim whose lock nobody holds
+is an *orphan*: the process died or the view failed, so it is not known what took effect.
 
 Guarantee: while the store keeps its data, only the holder of the lease writes a claim, and
 a stale holder never writes over a newer try. Limit: the effects and the record are two steps.
@@ -44,13 +44,14 @@ DAMAGE = (
 )
 
 NOT_RUN = OrderResponse(503, (), b"")
+"""Stands for the response of a view that has not run. Its claim is deleted."""
 
 INDEX_DAMAGE = 'it cannot be read, so its orders are refused: DEL "{name}" in redis-cli'
 
 
 class RedisOrderRecords:
     """Records over the connections of a lock alias. Cheap to make, without I/O. With an asyncio
-    client its methods return awaitables. All steps may be repeated.
+    client its methods return awaitables. Each method may be called again after an error.
 
     ``fence``: the fencing token of the order's lease.
     """
@@ -80,7 +81,8 @@ class RedisOrderRecords:
         return self._perform(self._starting(record, fence, replaces=replaces))
 
     def finish(self, record: Record, fence: int) -> Any:
-        """Write the end over the claim with this fence. False if the claim is gone."""
+        """Write the end over the claim with this fence, or in place of an expired one under its
+        lease. False if neither is there."""
         name = lock_name_of(record.key)
         return self._perform(self._records.finish(name, fence, _payload(record), record.left))
 
@@ -112,8 +114,8 @@ class ClaimedOrder(OpenOrder):
     """STORE "redis": the engine claims the order before the view, and stores the response after it
     under the fence of the claim. No transaction is opened.
 
-    A claim that is not settled outlives the request as an orphan: nobody knows what the view did,
-    and it may be a payment.
+    A claim that is not settled outlives the request as an orphan, because nobody knows what the
+    view did: it may have charged a card.
     """
 
     def begin(self) -> None:
@@ -124,20 +126,20 @@ class ClaimedOrder(OpenOrder):
         return refusals.outcome_unknown(may_repeat=self.orders.settings.retries_orphans)
 
     def abandon(self) -> None:
-        """Leave an orphan if the view was begun. It may still have waited for its own lock."""
+        """Delete the claim if the view was not begun; otherwise leave it, as an orphan."""
         if not (self.begun or self.ended):
             self._settle(NOT_RUN, failed=False)
 
     def _end(self, response: Any) -> Any:
         has_run = self.begun or self.has_passed_by(response)
         failed = has_run and self._is_accident(response)
-        answered = self.visit.answered(response) if has_run else NOT_RUN  # its lock was busy
+        answered = self.visit.answered(response) if has_run else NOT_RUN  # its own lock was busy
         refusal = self._settle(answered, failed=failed)
         return response if refusal is None else self.visit.refuse(refusal)
 
     @abstractmethod
     def _is_accident(self, response: Any) -> bool:
-        """Whether the response was made from an exception that the view did not mean as answer."""
+        """Whether the response was made from an exception that was not raised to be answered."""
 
     def _settle(self, answered: OrderResponse | None, *, failed: bool) -> Refusal | None:
         flow = self.orders.settle(self.decision, answered, failed=failed)
@@ -147,8 +149,8 @@ class ClaimedOrder(OpenOrder):
 def orphans(locks: LockClient, name: str | None = None) -> Iterator[LockInfo]:
     """Orders that were begun and whose end is not known; none in a store without records.
 
-    Includes orders whose record cannot be read; if such an order has ended, only after a duplicate
-    has met the record. ``name``: that of the order's lock. The age is that of the claim.
+    Includes orders whose record cannot be read; but if such an order has ended, only after a
+    duplicate has met the record. ``name``: only the order with this lock. The age is the claim's.
     """
     for found, entry in _entries(locks, name):
         if _is_damaged(entry):
@@ -228,7 +230,7 @@ def _is_on(server: str | None, client: Callable[[str], LockClient], alias: str) 
 
 
 def _decided(entry: StoredRecord, *, done: bool) -> tuple[bytes, str]:
-    """The payload to write in its place, and the owner of the orphan."""
+    """The payload to write over an orphan (empty: delete it), and the orphan's owner."""
     stored = load(entry.payload)
     owner = stored.owner.encode() if stored and stored.owner else ""
     if not done:

@@ -1,4 +1,4 @@
-"""The answers to orders that are refused.
+"""The answers to requests whose order is refused.
 
 Statuses are those of draft-ietf-httpapi-idempotency-key-header-07. Bodies are problem details
 (RFC 9457) without another client's data. An adapter uses some of them itself, for what only it can
@@ -26,7 +26,7 @@ ORPHANED = Refusal(409, "order-orphaned")
 LENGTH_REQUIRED = Refusal(411, "order-length-required")
 DIFFERENT = Refusal(422, "order-id-reused")
 LEASE_LOST = Refusal(503, "order-lease-lost", 1)
-NOT_SAVED = Refusal(503, "order-not-saved", 1)  #: the view succeeded, but its transaction failed
+NOT_SAVED = Refusal(503, "order-not-saved", 1)  #: the transaction of the order was rolled back
 STORE_DOWN = Refusal(503, "order-store-unavailable", 5)
 UNREADABLE = Refusal(503, "order-record-unreadable", 60)
 
@@ -63,13 +63,14 @@ def outcome_unknown(*, may_repeat: bool = False) -> Refusal:
 
 
 def not_replayable(location: str | None = None) -> Refusal:
-    """``location``: left out unless it is relative, http or https. It becomes a link in a page."""
-    if location is not None and _is_of_no_web_page(location):
+    """``location``: becomes a link in a page. Left out unless it is relative, http or https."""
+    if location is not None and _has_another_scheme(location):
         location = None
     return Refusal(409, COMPLETED, location=location)
 
 
-def _is_of_no_web_page(url: str) -> bool:
-    """Whether it is like ``javascript:``. Browsers ignore blanks and controls in a scheme."""
+def _has_another_scheme(url: str) -> bool:
+    """Whether it has a scheme other than http and https, such as ``javascript:``. Browsers ignore
+    blanks and control characters in a scheme."""
     scheme = re.match(r"[^/?#:]*:", re.sub(r"[\x00-\x20\x7f]", "", url))
     return scheme is not None and scheme[0].lower() not in ("http:", "https:")

@@ -4,13 +4,13 @@
 Guarantee: a key exists once. Expiry goes by the clock of the database. A row of a newer release
 is not touched, because the meaning of its columns is not known here.
 
-The claim of an order is the INSERT of its record. If another transaction has inserted the same key
+An order begins with the INSERT of its record. If another transaction has inserted the same key
 and has not ended, the INSERT waits, by default without limit (PostgreSQL) or for 50 seconds
 (MariaDB, MySQL). SQLite has one writer and a limit of its own, the driver's timeout.
 
-PostgreSQL gets the statements in as few messages as possible, over a connection of psycopg 3: BEGIN
-goes before the first of a transaction, and COMMIT after the last. psycopg's cursors would send each
-one alone, and take longer for it than the server does.
+With psycopg 3, PostgreSQL gets the statements in as few messages as possible: BEGIN is sent with
+the first statement of a transaction, and COMMIT with the last. psycopg's cursors would send each
+statement alone, and take longer for that than the server takes to execute it.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ _CLOCKS = {
     "mysql": _ON_MYSQL,
     "mariadb": _ON_MYSQL,
 }
-"""They are constant within a statement, so that an index of times can be used, but go on in a
-transaction. SQLite's is the clock of its host."""
+"""SQL for the present time in microseconds, by the clock of the database; SQLite's is that of its
+host. It is constant within a statement, so an index can be used, but advances in a transaction."""
 
 _BOUND = (
     "left(set_config('lock_timeout', left(set_config('lockkit.before', "
     "current_setting('lock_timeout'), true), 0) || %s, true), 0)"
 )
 _UNBOUND = "RETURNING set_config('lock_timeout', current_setting('lockkit.before'), true)"
-"""On PostgreSQL: an empty text that limits the waits of its statement, and what restores the limit.
-Separate statements would take half as long as an INSERT."""
+"""For PostgreSQL: an empty text which, when it is computed, limits the waits of its statement, and
+a clause that restores the old limit. As statements of their own they would take much longer."""
 
-LEAST_MS = 100  # with less, PostgreSQL gives up on a free key: a table grows under a lock
+LEAST_MS = 100  # with less, PostgreSQL may give up on a free key: a table grows under a lock
 LOCK_NOT_AVAILABLE, DIVISION_BY_ZERO = "55P03", "22012"
 LOCK_WAIT_TIMEOUT, DEADLOCK, RUNNING = 1205, 1213, str(RecordState.RUNNING)
 IDLE, COMMAND_OK, TUPLES_OK = 0, 1, 2  # from libpq's enumerations
@@ -68,18 +68,18 @@ Step = tuple[str, tuple[object, ...]]
 
 
 class Database(Protocol):
-    """One connection of the application. The adapter translates its errors."""
+    """One connection of the application. The adapter translates the errors of its driver."""
 
     @property
     def vendor(self) -> str:
-        """The name that Django and SQLAlchemy use."""
+        """The kind of database, as Django and SQLAlchemy call it: "postgresql", …"""
 
     def run(self, *steps: Step, commit: bool = False) -> Any:
         """Run statements in this order, in one message if possible. Returns the rows of the last,
         or the number of rows that it changed. ``%s`` is a parameter.
 
-        ``commit``: they are the last of their transaction, so COMMIT may go with them. The adapter
-        commits in any case.
+        ``commit``: these are the last statements of a transaction, so COMMIT may be sent with them.
+        Whether or not it was sent, the adapter commits afterwards.
         """
 
 
@@ -88,9 +88,9 @@ class _Statements(NamedTuple):
 
     find: str
     insert: str
-    expired: str  #: delete it if it is expired
+    expired: str  #: delete the record if it is expired
     update: str
-    finish: str  #: PostgreSQL's update, if it is the last of its transaction
+    finish: str  #: on PostgreSQL, the update that is sent with COMMIT
     forget: str
 
 
@@ -119,29 +119,29 @@ def _statements(vendor: str, now: str) -> _Statements:
     )
 
 
-def _said(database: Database) -> _Statements:
+def _statements_of(database: Database) -> _Statements:
     return _statements(database.vendor, clock_of(database.vendor))
 
 
 def find(database: Database, key: str) -> Record | None:
-    """The record, with the time that it has left."""
-    rows = database.run((_said(database).find, (key,)))
+    """The record, with the time that it has left; None if there is none."""
+    rows = database.run((_statements_of(database).find, (key,)))
     return recorded(rows[0]) if rows else None
 
 
 def insert(database: Database, record: Record, *, replaces: bool, wait: float) -> None:
-    """Insert a row; ``replaces``: delete an expired one first. The database refuses existing keys.
+    """Insert a record; ``replaces``: delete an expired one first. A key that exists is an error.
 
     Raises StillRunningError after ``wait`` seconds if another transaction has inserted the key and
-    has not ended. Your own limit of waits applies again afterwards. On PostgreSQL the limit is at
-    least 0.1 seconds; on MariaDB and MySQL it is in whole seconds, at least one. These two report a
-    deadlock if several have waited for a try that failed: then this raises DuplicateKeyError.
+    has not ended. The connection's own limit of waits applies again afterwards. On PostgreSQL this
+    limit is at least 0.1 seconds; on MariaDB and MySQL it is in whole seconds, at least one. These
+    two report a deadlock if several tries waited for one that failed: this is a DuplicateKeyError.
 
     It must be the first write of its transaction: SQLite's driver begins a transaction only at the
     first write, and a SAVEPOINT before that would be a transaction itself. The transaction must be
     rolled back if this raises.
     """
-    said, values = _said(database), _values(record)
+    said, values = _statements_of(database), _values(record)
     if database.vendor == "postgresql":
         values = (str(max(round(wait * 1000), LEAST_MS)), *values)
     steps = [(said.insert, values)]
@@ -162,9 +162,10 @@ def insert(database: Database, record: Record, *, replaces: bool, wait: float) -
 def update(database: Database, record: Record, was: str = RUNNING, *, commit: bool = False) -> None:
     """Write the end of an order into the row that ``insert`` made. ``commit``: as for ``run``.
 
-    Raises RuntimeError if the row is gone, or is another try's: an order has one record.
+    Raises RuntimeError if the row is gone, or its state is not ``was``. COMMIT may be sent along,
+    so the statement itself must fail: ``finish`` divides by zero if it finds no running row.
     """
-    said = _said(database)
+    said = _statements_of(database)
     step = said.update, (*_answer(record), record.key, was)
     if commit and said.finish:
         step = said.finish, (record.key, *_answer(record))
@@ -180,7 +181,7 @@ def update(database: Database, record: Record, was: str = RUNNING, *, commit: bo
 
 def forget(database: Database, key: str, *, commit: bool = False) -> None:
     """Delete the row of one order. ``commit``: as for ``run``."""
-    database.run((_said(database).forget, (key,)), commit=commit)
+    database.run((_statements_of(database).forget, (key,)), commit=commit)
 
 
 def quoted(vendor: str, name: str) -> str:
@@ -195,7 +196,7 @@ def marks(values: Sequence[object]) -> str:
 def clock_of(vendor: str) -> str:
     """An SQL expression: microseconds since the epoch, by the clock of the database.
 
-    For a database that lockkit does not know it is a number, by the clock of this host.
+    For a database that lockkit does not know, it is a number from the clock of this host.
     """
     return _CLOCKS.get(vendor) or str(int(time.time() * MICROSECONDS))
 
@@ -211,7 +212,7 @@ def _answer(record: Record) -> tuple[object, ...]:
 
 @contextmanager
 def _bounded(database: Database, seconds: float) -> Iterator[None]:
-    """On MariaDB and MySQL: limit this connection, and always undo it: others may use it later."""
+    """On MariaDB and MySQL: limit waits in this block. Always undone: others use the connection."""
     if database.vendor not in ("mysql", "mariadb"):
         yield
         return
@@ -228,7 +229,7 @@ def _bounded(database: Database, seconds: float) -> Iterator[None]:
 
 
 def is_plain(connection: Any) -> bool:
-    """Whether ``send`` may be used: psycopg 3, UTF-8, no pipeline, usual transactions."""
+    """Whether ``send`` may be used: psycopg 3, UTF-8, no pipeline, a BEGIN without options."""
     pgconn = getattr(connection, "pgconn", None)
     if pgconn is None or pgconn.pipeline_status:
         return False
@@ -291,4 +292,4 @@ _READERS: dict[int, Any] = {
     **dict.fromkeys((20, 21, 23), int),
     17: lambda raw: _psycopg()[2]().unescape_bytea(raw),
 }
-"""By the type of the column: integers and bytes. Everything else is text."""
+"""How to read a value, by the type of its column: integers and bytes. Everything else is text."""

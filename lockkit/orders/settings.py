@@ -47,7 +47,7 @@ _WHERE = (
 
 @dataclass(frozen=True, slots=True)
 class OrderSettings:
-    """Which requests are orders, and how they are stored. In seconds and bytes."""
+    """Which requests are orders, and how they are stored. Times are seconds, sizes are bytes."""
 
     order_id: tuple[IdSource, ...] = (
         IdSource("header", ("Idempotency-Key",)),
@@ -55,17 +55,17 @@ class OrderSettings:
     )
     paths: tuple[re.Pattern[str], ...] = ()  #: empty: only views with ``@idempotent``
     methods: frozenset[str] = frozenset({"POST", "PATCH"})
-    required: bool | None = None  #: a request without an order ID is 400; None: it is logged
+    required: bool | None = None  #: True: no order ID is a 400; None: it is a warning
     namespace: str = ""  #: separates applications that share a store of records
     scope: str | None = None  #: dotted path of callable(request) -> str | None: the owner
-    tenant: str | None = None  #: dotted path of callable(request) -> str | None
-    authorize_replay: str | None = None  #: dotted path of callable(request) -> bool
-    ttl: float = 86400.0  #: a record lives this long
-    max_request: int = 1024 * 1024
-    max_response: int = 256 * 1024
-    guest_ttl: float = 3600.0  #: ``ttl`` for owners without a login, if it is less
-    guest_max_response: int = 16 * 1024  #: ``max_response`` for owners without a login, if less
-    wait: float = 2.0  #: a duplicate waits this long for the running try
+    tenant: str | None = None  #: dotted path of callable(request) -> str | None: the tenant
+    authorize_replay: str | None = None  #: dotted path of callable(request) -> bool: may repeat
+    ttl: float = 86400.0  #: a record lives so many seconds
+    max_request: int = 1024 * 1024  #: of a request's body; a larger one is 413
+    max_response: int = 256 * 1024  #: of a stored body
+    guest_ttl: float = 3600.0  #: the TTL for owners without a login, never more than ``ttl``
+    guest_max_response: int = 16 * 1024  #: the same without a login, at most ``max_response``
+    wait: float = 2.0  #: seconds that a duplicate waits for the running try
     max_waiters: int = 16  #: duplicates that wait at one time, per process
     using: str | None = None  #: database of the records; None: the routers choose
     alias: str = DEFAULT_ALIAS  #: lock alias
@@ -76,7 +76,7 @@ class OrderSettings:
 
     @property
     def claims(self) -> bool:
-        """Whether records are claims beside the lock, and not rows of the order's transaction."""
+        """Whether records are kept beside the lock, and not in the order's transaction."""
         return self.store == REDIS
 
     @property
@@ -90,7 +90,7 @@ class OrderSettings:
 
 
 def read_order_settings(mapping: Mapping[str, Any] | None) -> OrderSettings:
-    """Validate a settings mapping. Errors name the key and the remedy.
+    """Validate a settings mapping. Raises ConfigurationError, which names the key and the remedy.
 
     PATHS is required: an order rolls back the changes of a failing view, so a client must not be
     able to choose which requests are orders.
@@ -107,8 +107,8 @@ def read_order_settings(mapping: Mapping[str, Any] | None) -> OrderSettings:
 
 
 def _check_claims(settings: OrderSettings) -> None:
-    """A Redis serves many applications, so each must have a name. No name is derived, because
-    most projects have modules of the same names."""
+    """Refuse settings that do not go with STORE "redis". NAMESPACE is required: applications may
+    share a Redis. It is not derived from the project, because many projects use the same names."""
     if not settings.namespace:
         raise ConfigurationError(
             f"{SOURCE}['NAMESPACE'] is missing: with STORE 'redis' give this application a name, "

@@ -31,7 +31,7 @@ class Stored(NamedTuple):
 
 
 def dump(record: Record, owner: Owner | None = None) -> bytes:
-    """``owner``: for people; it says nothing about the client."""
+    """The record as bytes. ``owner``: for people; it says nothing about the client."""
     document = {
         "version": record.version,
         "order_id": record.order_id,
@@ -48,7 +48,7 @@ def dump(record: Record, owner: Owner | None = None) -> bytes:
 
 
 def load(payload: bytes) -> Stored | None:
-    """The record, without its key; None if it is of a newer version, damaged, or not ours."""
+    """The record, without its key; None if it is of another version, damaged, or not ours."""
     head, _, rest = payload.partition(b"\n")
     checksum, body = rest[:CHECKSUM], rest[CHECKSUM:]
     try:

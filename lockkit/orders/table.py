@@ -1,5 +1,5 @@
 # ruff: noqa: S608  names are ours, and values are parameters
-"""What operators do with the records in a database: see ``rows`` for what requests do."""
+"""Records in a database, for operators: prune, find damage, repair. See ``rows`` for requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = 500
 
 
 class Table(ABC):
-    """The records in one database of the application's: what operators do with them."""
+    """The table of records in one database of the application."""
 
     @abstractmethod
     def begin(self) -> AbstractContextManager[Database]:
@@ -25,7 +25,7 @@ class Table(ABC):
 
     def prune(self, batch: int = 1000) -> Iterator[int]:
         """Delete expired rows, ``batch`` in a transaction; yield their number after each COMMIT.
-        Records of a newer release are left to it."""
+        Records of a newer release stay: that release deletes them."""
         while True:
             with self.begin() as database:
                 key, now = quoted(database.vendor, "key"), clock_of(database.vendor)
@@ -52,7 +52,7 @@ class Table(ABC):
                 after = found[-1][0]
 
     def repair(self, key: str) -> bool:
-        """Delete the record of one order if it cannot be read."""
+        """Delete the record of one order if it cannot be read. False if there is no such record."""
         with self.begin() as database:
             found = _look(database, f"{quoted(database.vendor, 'key')} = %s", key)
             if not any(map(is_damaged, map(_recorded, found))):
@@ -62,8 +62,8 @@ class Table(ABC):
 
 
 def _look(database: Database, which: str, value: object) -> Sequence[Sequence[Any]]:
-    """Rows for ``_recorded``. Their bodies are empty: only the type counts, and SQLite's SUBSTR
-    makes NULL of an empty one. SQLite's texts are read as bytes, as any bytes may be a text there.
+    """Rows for ``_recorded``, with empty bodies, because only the type of a body counts. SQLite's
+    SUBSTR makes NULL of an empty body. SQLite's texts are read as bytes, because they may be any.
     """
     names = [quoted(database.vendor, name) for name in COLUMNS[:-1]]
     if database.vendor == "sqlite":

@@ -1,8 +1,8 @@
 """Finds views that may have checks, which a stored answer would bypass.
 
-A stored answer is given only where the checks of the view have passed: below them, on a view that
-has none, or where AUTHORIZE_REPLAY allows it. A view has none if it is a plain function, or a class
-whose bases are the framework's own, under known wrappers only. Everything else is unknown.
+A stored answer is given only if the view's checks have passed, if the view has none, or if
+AUTHORIZE_REPLAY allows it. A view has none if it is a plain function, or a class whose bases are
+all the framework's own, and all its wrappers are known. Everything else may be a check.
 """
 
 from __future__ import annotations

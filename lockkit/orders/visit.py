@@ -1,4 +1,4 @@
-"""One request at its view: what an order asks of a framework."""
+"""What orders need from a framework about one request: read it, answer it, and open its order."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 
 
 Known = tuple[str | None, str | None, str | None]
+"""A user, a session and a guest's secret: see ``Visit.known``."""
 
 _DEFAULT_PORT = re.compile(r":(80|443)\Z")
 
 OPTIONS = "_lockkit_idempotent"
-"""Attribute of a view, its class or its method: what ``@idempotent`` says about it."""
+"""Attribute of a view, its class or its method: its ViewOptions."""
 
 
 class ViewOptions(NamedTuple):
@@ -41,10 +42,10 @@ class ViewOptions(NamedTuple):
     sources: tuple[IdSource, ...] | None = None
     required: bool | None = None
     using: str | None = None
-    atomic: bool = True  #: the order's own transaction is around the view
+    atomic: bool = True  #: the view runs in the order's transaction; False: it commits itself
     exempt: bool = False
-    inside: bool = False  #: the view opens its order itself, below its own checks
-    below: Any = None  #: the view below ``@idempotent``; None: a class makes its order
+    inside: bool = False  #: the order is opened below the view's checks
+    below: Any = None  #: the function that ``@idempotent`` decorates, if any
 
 
 CHUNK = 65536  # bytes of a file that are read at a time
@@ -54,8 +55,8 @@ NO_OPTIONS = ViewOptions()
 def ordered_by(
     where: str, known: Iterable[str], /, order_id: str | None = None, **options: Any
 ) -> ViewOptions:
-    """The arguments of ``@idempotent``. Raises ConfigurationError for a wrong ``order_id``, and for
-    an option that is not ``known``."""
+    """The options that the arguments of ``@idempotent`` make. Raises ConfigurationError for a wrong
+    ``order_id``, and for an option that is not ``known``."""
     check_options(where, options, known)
     sources = None if order_id is None else (IdSource.parse(order_id, where=where),)
     return ViewOptions(sources=sources, inside=True, **options)
@@ -79,13 +80,14 @@ class AnsweredError(Exception):
 
 
 class Visit(ABC):
-    """With ``options.inside``, the view's own checks have passed: its order is opened below them.
+    """One request that may be an order. With ``options.inside``, the view's checks have passed.
 
-    Methods except ``open`` are called on the thread that has the request's database connections.
+    ``open``, ``attach``, ``detach`` and ``refuse`` may be called in an event loop. All others are
+    called on the thread that has the request's database connections.
     """
 
-    thread: Runner  #: of blocking requests
-    records: Any  #: for blocking calls
+    thread: Runner  #: for blocking requests
+    records: Any  #: where records are kept, with blocking calls
     to_sync: Callable[..., Any]  #: the framework's ``async_to_sync``
 
     def __init__(self, orders: Orders, request: Any, options: ViewOptions) -> None:
@@ -105,19 +107,19 @@ class Visit(ABC):
 
     @abstractmethod
     def begins(self) -> None:
-        """The request is an order: what its database transactions did before is not the order's."""
+        """The request is an order: what its transactions did before is not part of the order."""
 
     @abstractmethod
     def open(self, decision: Proceed) -> OpenOrder:
-        """Attach an open order to the request, so that it is ended in every case. Does no I/O."""
+        """Make an OpenOrder and attach it to the request, so that it is ended. Does no I/O."""
 
     @abstractmethod
     def attach(self, opened: OpenOrder) -> None:
-        """The request has this open order now."""
+        """Note that this is the request's open order."""
 
     @abstractmethod
     def detach(self, opened: OpenOrder) -> None:
-        """The request has no open order any more. May be called again."""
+        """Note that the request has no open order any more. May be called again."""
 
     @abstractmethod
     def send(self, signal: str, order: Order) -> None:
@@ -132,26 +134,27 @@ class Visit(ABC):
 
     @abstractmethod
     def new_token(self) -> str:
-        """A token against forged requests, for the client that asks now."""
+        """A token against forged requests (CSRF), for the client of this request."""
 
     @abstractmethod
     def order_response(self, response: Any) -> OrderResponse | None:
-        """A response as it may be stored; None if nobody saw it."""
+        """The parts of a response that may be stored; None if they are not known."""
 
     @abstractmethod
     def asks_to_log_in(self, response: Any) -> bool: ...
 
     @abstractmethod
     def recovered(self, answer: Any) -> OrderResponse:
-        """What RECOVER returned."""
+        """What the RECOVER hook returned, as a response that may be stored."""
 
     @abstractmethod
     def unknown_check(self) -> str | None:
-        """The name of a possible check of the view that was not asked: see ``view_checks``."""
+        """The name of something in the view that may be a check and cannot be asked; None if there
+        is nothing of that kind. See ``view_checks``."""
 
     @abstractmethod
     def if_checks_pass(self, give: Callable[[], Any]) -> Any:
-        """What ``give`` returns if the view's checks pass now; otherwise their own answer."""
+        """What ``give`` returns if the view's checks pass now; otherwise their answer, or a 403."""
 
     def header(self, name: str) -> str | None:
         """A header of the request."""
@@ -167,7 +170,7 @@ class Visit(ABC):
         return self.to_sync(awaited)() if isawaitable(answer) else answer
 
     def identify(self) -> Any:
-        """The order; None if the request is not one; otherwise its answer."""
+        """The order; None if the request is not an order; otherwise a response that refuses it."""
         options = self.options
         try:
             order = self.orders.identify(
@@ -200,14 +203,14 @@ class Visit(ABC):
         )
 
     def recover(self, order: Order) -> OrderResponse | None:
-        """What RECOVER knows of an order that ended without a stored response."""
+        """What the RECOVER hook knows of an order that has no stored response; None: nothing."""
         hook = self.orders.hook("recover")
         answer = None if hook is None else self.value_of(hook(self.request, order.order_id))
         return None if answer is None else self.recovered(answer)
 
     def guarded(self, give: Callable[[], Any]) -> Any:
-        """What ``give`` returns, if a stored answer may be given now. AUTHORIZE_REPLAY, if it is
-        set, decides alone."""
+        """What ``give`` returns if the client may see a stored answer now; otherwise a refusal. If
+        AUTHORIZE_REPLAY is set, it decides alone."""
         hook = self.orders.hook("authorize_replay")
         if hook is not None:
             allowed = self.value_of(hook(self.request))
@@ -217,12 +220,12 @@ class Visit(ABC):
         return self.if_checks_pass(give)
 
     def replay(self, snapshot: Snapshot) -> Any:
-        """The stored response, byte for byte but for tokens, marked as a replay."""
+        """The stored response, marked as a replay. Only its tokens are new: see ``forgery``."""
         fresh = with_token(snapshot, self.new_token)
         return self.respond(fresh._replace(headers=(*fresh.headers, REPLAYED_HEADER)))
 
     def answered(self, response: Any) -> OrderResponse | None:
-        """What the view has answered. Asking to log in is a refusal, whatever its status says."""
+        """What the view has answered. A redirect to a login page counts as 401, a refusal."""
         seen = self.order_response(response)
         if seen is not None and self.asks_to_log_in(response):
             return seen._replace(status=HTTPStatus.UNAUTHORIZED)
