@@ -23,8 +23,8 @@ BROKEN = "\ufffd"
 """Adapters put this in place of bytes that are not UTF-8. It is refused."""
 
 _ESCAPES = re.compile(r"(?:%[0-9A-F]{2})+")
-"""In a path, Django turns bytes that are not UTF-8 into these, and their escapes ("%25FF") as well.
-The two cannot be told apart then, so neither makes a name under any framework."""
+"""Escapes in a path. Django makes "%FF" of a byte that is not UTF-8, and of the text "%25FF" as
+well. The two cannot be told apart, so neither makes a name under any framework."""
 
 URL_ENCODED, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
 FORM_TYPES = (URL_ENCODED, MULTIPART)
@@ -35,6 +35,8 @@ MEANT = {
     "query": "{query.NAME}",
     "header": "{header.NAME}",
 }
+"""What ``{user}`` and the like should be: the error for a field that the URL lacks says so."""
+
 FORM_CHARSETS = ("", "utf-8")
 JSON_CHARSETS = ("", "utf-8", "utf8", "us-ascii", "ascii")
 
@@ -76,7 +78,7 @@ def lock_name(template: Template, request: RequestView) -> str:
     """The name that a template makes from a request.
 
     Raises FieldError (a field is missing, given twice, of a wrong type, or makes no valid name),
-    AnonymousUser, or ConfigurationError (the route does not have a ``{field}``).
+    AnonymousUser, or another ConfigurationError (the route does not have a ``{field}``).
     """
     values = _Reader(request).read(template.fields)
     try:
@@ -158,7 +160,7 @@ _READ = {
     "query": _Reader._query,
     "header": _Reader._header,
 }
-"""By the source of a field."""
+"""How to read a field, by its source."""
 
 
 def _parse(field: Field, request: RequestView) -> object:
@@ -200,7 +202,7 @@ def _charset(content_type: str) -> str:
 
 
 def _typed(field: Field, value: object) -> object:
-    """A value from the project's own code: a wrong type is its fault, not the client's."""
+    """A value from the project's code: a wrong type is the project's fault, not the client's."""
     if isinstance(value, bool) or not isinstance(value, (str, int, UUID)):
         raise InvalidName(f"{field} is a {type(value).__name__}; a string or int is needed")
     return value

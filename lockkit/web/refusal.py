@@ -1,4 +1,4 @@
-"""The answer to a request that did not reach its view: RFC 9110, RFC 9457, no secrets."""
+"""The answer to a request that did not reach its view, by RFC 9110 and RFC 9457."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lockkit.texts import DEFAULT, Text, catalogue
 from lockkit.web.name_fields import AnonymousUser, FieldError
 
 ORDER_ID = "_lockkit_order_id"
-"""Attribute of a request that may be an order: its ID, or None. Set once somebody has looked."""
+"""Attribute of a request: its order ID, or None. It is set as soon as an order is looked for."""
 
 UNAVAILABLE = HTTPStatus.SERVICE_UNAVAILABLE
 STORE_RETRY_AFTER = 5
@@ -64,13 +64,13 @@ class Refusal(NamedTuple):
     code: str  #: for programs, and stable
     retry_after: int | None = None  #: whole seconds
     location: str | None = None  #: the URL of what an order made
-    values: Mapping[str, object] = MappingProxyType({})  #: numbers in its text
-    variant: str = ""  #: of its text
+    values: Mapping[str, object] = MappingProxyType({})  #: what its text has placeholders for
+    variant: str = ""  #: of its text: added to ``code`` in the catalogue
     language: str = DEFAULT  #: of its text
     reason: str = ""  #: for programs and the log, not for pages: it is not translated
 
     def in_language(self, language: str | None) -> Refusal:
-        """The same in this language if a catalogue has all of it, otherwise in English."""
+        """This refusal in a language if a catalogue has all its texts; otherwise in English."""
         found, codes = catalogue(language), [self.code + self.variant]
         if self.location is not None:
             codes.append("page")
@@ -137,7 +137,7 @@ class Refusal(NamedTuple):
         text = render(names, {"refusal": self, "advice": self.advice})
         if text is None:
             return Answer(self.page(), headers)
-        del headers["Content-Language"]  # only the application knows
+        del headers["Content-Language"]  # only the application knows that of its template
         return Answer(text, headers)
 
     def page(self) -> str:
@@ -152,10 +152,10 @@ class Refusal(NamedTuple):
 
 
 def refusal_of(error: LockError, busy_status: int = 423) -> Refusal | None:
-    """The answer to an error of ``names_for`` or ``acquire``; None for a defect, which must raise.
+    """The answer to an error of ``names_for`` or ``acquire``; None for a defect: raise that.
 
-    LeaseLost has an answer for an adapter that has rolled everything back: then nothing was done,
-    and trying again is safe. Otherwise let it raise, because the view's work may have been done.
+    Use the answer to LeaseLost only if everything was rolled back: it says that trying again is
+    safe. Otherwise raise the error, because the view's work may have been done.
     """
     match error:
         case TooManyWaiters():
@@ -198,7 +198,7 @@ def request_label(method: str, path: str) -> str:
 
 _SAFE = "/:@!$&'()*+,;=-._~"
 _PLAIN = re.compile(f"[A-Za-z0-9{re.escape(_SAFE)}]*")
-"""A path that needs no escapes: most do not."""
+"""A path that needs no escapes, as most."""
 
 
 def _wrong_request(error: FieldError) -> Refusal:
@@ -210,8 +210,8 @@ def _wrong_request(error: FieldError) -> Refusal:
 def refusal_of_uncaught(error: Exception, busy_status: int = 423) -> Refusal | None:
     """The answer to an exception of a view that asked for a lock itself and did not get it.
 
-    None for any other exception, which must raise. LeaseLost and OutcomeUnknown are among them,
-    because the view's work may have been done.
+    None for any other exception: raise that. LeaseLost and OutcomeUnknown are among them, because
+    the view's work may have been done.
     """
     if isinstance(error, (AcquireTimeout, BackendUnavailable)):
         return refusal_of(error, busy_status)

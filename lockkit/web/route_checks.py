@@ -31,12 +31,12 @@ MOST_COMPARED = 1000
 
 
 class Route(NamedTuple):
-    """One way to a view with ``@lock_view``."""
+    """One route to a view with ``@lock_view``."""
 
     view: str  #: its name, for people
-    shown: str
+    shown: str  #: the route, for people
     view_locks: tuple[ViewLock[Any], ...]
-    parameters: Mapping[str, bool]  #: those of the URL: whether a client chooses the text
+    parameters: Mapping[str, bool]  #: of the URL: whether a client chooses their text
 
 
 class Url(NamedTuple):
@@ -47,8 +47,8 @@ class Url(NamedTuple):
 
 
 def route_findings(routes: Iterable[Route], aliases: Collection[str]) -> Iterator[Finding]:
-    """Aliases that the settings do not have, fields that a route does not have, and texts whose
-    meaning the template does not say. ``aliases``: empty if they are not known."""
+    """Find aliases that the settings lack, fields that a route lacks, and texts for which the
+    template has no conversion. ``aliases``: empty if they are not known."""
     found = [each for route in routes for each in _of_route(route, aliases)]
     yield from dict.fromkeys(found)  # a view may have several routes
 
@@ -110,7 +110,7 @@ def wrappers(view: Any) -> Iterator[Any]:
 
 
 def module_of(function: Any) -> str:
-    """The module of the code: a wrapper has the ``__module__`` of the function that it wraps."""
+    """The module of a function's code. ``functools.wraps`` copies ``__module__`` from another."""
     return str(getattr(function, "__globals__", {}).get("__name__", ""))
 
 
@@ -127,8 +127,8 @@ def unknown_finding(view: str, route: str, check: str, line: str) -> Finding:
 def path_findings(patterns: Iterable[re.Pattern[str]], urls: Iterable[Url]) -> Iterator[Finding]:
     """Patterns of PATHS that fit no URL, and URLs that they fit in some languages only.
 
-    Limit: a parameter is tried with SAMPLES. A pattern that is stricter about one seems to fit
-    no URL.
+    Limit: a parameter is tried with SAMPLES. A pattern that is stricter about it seems to fit no
+    URL.
     """
     patterns, urls = list(patterns), list(urls)
     every = [paths for url in urls for paths in url.paths.values() if paths]

@@ -1,6 +1,7 @@
 """The rules of ``@lock_view`` for every framework: which lock, how long to wait, what to refuse.
 
-``lock_view`` of an adapter is a ``ViewLock``, which is called with the view. For each request
+An adapter's ``lock_view`` is a ``ViewLock``, which is called with the view. For each request it
+uses these, in this order:
 
 1. ``names_for(request, …)``: the names, or a FieldError;
 2. ``await acquire(client, names, settings, label)``: a lease, or an error;
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 OnBusy = TypeVar("OnBusy", bound=Callable[..., Any])
 MARK = "_lockkit_view_locks"
-"""Attribute of a decorated view: what locks it."""
+"""Attribute of a decorated view: the ``ViewLock`` objects that lock it."""
 
 EXAMPLE = "stock:{sku:str}"
 
@@ -63,7 +64,7 @@ class ViewSettings:
     """LOCKKIT_VIEWS, validated."""
 
     timeout: float | None = 2.0  #: seconds a request waits; 0: not at all; None: for ever
-    busy_status: int = 423
+    busy_status: int = 423  #: the answer if the lock is not granted in time
     max_waiters: int | None = 8  #: requests of this process that may wait; None: any number
 
 
@@ -92,8 +93,9 @@ class ViewLock(Generic[OnBusy]):
 
     Each of ``names`` is a template, or a callable that gets the adapter's arguments and returns a
     name. Several names are locked all or none, and their lease is a ``MultiLease``. ``timeout`` and
-    ``ttl`` are in seconds (timeout 0: do not wait; None: for ever). ``kind`` and ``permits`` are
-    those of the client's ``multi``. ``on_busy`` is for the adapter. Raises ConfigurationError.
+    ``ttl`` are in seconds (timeout 0: do not wait; None: for ever); LOCKKIT_VIEWS and the alias
+    have the defaults. ``kind`` and ``permits`` are those of the client's ``multi``. ``on_busy``
+    makes the adapter's answer to a busy lock. Raises ConfigurationError for a wrong argument.
     """
 
     def __init__(
@@ -114,7 +116,7 @@ class ViewLock(Generic[OnBusy]):
         self._names = [name if callable(name) else _template(name) for name in names]
         self.templates = [name for name in self._names if isinstance(name, Template)]
         fields = [field for each in self.templates for field in each.fields]
-        self.needs_user = any(field.source == "user" for field in fields)  #: a query
+        self.needs_user = any(field.source == "user" for field in fields)  #: may be a query
         self.timeout = timeout if timeout is UNSET else check_timeout("timeout", timeout)
         ttl = ttl if ttl is UNSET else check_ttl("ttl", ttl)
         self.alias = alias
@@ -128,9 +130,10 @@ class ViewLock(Generic[OnBusy]):
         self._on_busy = on_busy
 
     def refuse_as_view(self, view: object, args: object, kwargs: object) -> None:
-        """Raise ConfigurationError if this does not decorate a view, but is called in its place.
+        """Raise ConfigurationError if this does not decorate a view, but is called as one.
 
-        As with ``lock_view(page)`` in a route, or ``@lock_view`` above what hides the function.
+        That happens with ``lock_view(page)`` in a route, or with ``@lock_view`` above an object
+        that hides the view's function. The view is then taken for a name.
         """
         if args or kwargs or not callable(view):
             raise ConfigurationError(
@@ -151,7 +154,8 @@ class ViewLock(Generic[OnBusy]):
     async def acquire(
         self, client: Any, names: Sequence[str], settings: ViewSettings, label: str
     ) -> Any:
-        """The lease, an async one of an async client; with a blocking client it never suspends.
+        """Wait for the lease and return it: an async lease if the client is async. With a blocking
+        client this never suspends.
 
         Raises AcquireTimeout, TooManyWaiters (at once) or a BackendError.
         """
@@ -168,8 +172,8 @@ class ViewLock(Generic[OnBusy]):
             raise _room_full(held) from None
 
     def _lock(self, client: Any, names: Sequence[str], timeout: float | None, label: str) -> Any:
-        """The client keeps what was checked once, because it has the settings. The values are the
-        keys: they are few, while a ``ViewLock`` or its timeout may be made for each request."""
+        """The lock. The client keeps checked options, by their values: there are few, whereas a
+        ``ViewLock``, or its timeout, may be made for each request."""
         if len(names) > 1:
             return client.multi(*names, **self._options, timeout=timeout, label=label)
         make = client._makers.get(self._values)
@@ -184,7 +188,7 @@ class ViewLock(Generic[OnBusy]):
 
 
 def mark(wrapper: object, view_lock: ViewLock[Any]) -> None:
-    """Note on a decorated view what locks it: other decorators hand it on, by ``wraps``."""
+    """Note on a decorated view what locks it. ``wraps`` copies the note to decorators above."""
     vars(wrapper)[MARK] = (view_lock, *getattr(wrapper, MARK, ()))
 
 

@@ -20,12 +20,13 @@ class WaitingRoom:
         self.taken: set[weakref.ref[Place]] = set()
 
     def place(self, limit: int | None) -> Place:
+        """``limit``: how many may wait; None: any number."""
         return Place(self, limit)
 
 
 class Place:
-    """``with``: a place until the block ends; False if there is none. After an interrupt between
-    two lines, the place is free when nobody has this object any more."""
+    """A place until the ``with`` block ends, which gets False if the room is full. If an interrupt
+    skips ``__exit__``, the place is free once nobody refers to this object."""
 
     __slots__ = ("__weakref__", "_limit", "_mark", "_room", "_taken")
 
