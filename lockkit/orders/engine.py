@@ -245,7 +245,8 @@ def _is_larger(request: OrderRequest, limit: int) -> bool:
     if not (payload.form or payload.files):
         return len(payload.body) > limit
     files = sum(each.size for each in payload.files)
-    return len(payload.body) + files + sum(len(v) for _, v in payload.form) > limit
+    fields = sum(len(text.encode(errors="surrogatepass")) for pair in payload.form for text in pair)
+    return len(payload.body) + files + fields > limit
 
 
 def _shown(request: OrderRequest) -> str:

@@ -124,7 +124,7 @@ def _from_kwargs(request: OrderRequest, path: tuple[str, ...]) -> str | None:
     value = request.kwargs.get(path[0])
     if value is None:
         return None
-    if not isinstance(value, (str, int, UUID)):
+    if isinstance(value, bool) or not isinstance(value, (str, int, UUID)):
         raise ConfigurationError(
             f"ORDER_ID has 'kwargs:{path[0]}', but its converter returns {type(value).__name__}: "
             f"an order ID is a string, an integer or a UUID"

@@ -406,6 +406,27 @@ def test_a_large_body_that_may_bring_an_id_is_refused(source: str, media_type: s
 
 
 @pytest.mark.parametrize(
+    "pair", [("field", "12345"), ("v", "x" * 9), ("v", "\u4e2d" * 3), ("v", "\ud800" * 3)]
+)
+def test_a_form_without_a_known_length_counts_with_its_names_and_in_bytes(
+    pair: tuple[str, str],
+) -> None:
+    orders = Orders(
+        read_order_settings({"ORDER_ID": ["form:v"], "PATHS": ["^/"], "MAX_REQUEST": 9})
+    )
+    payload = Payload(form=[pair])
+    answer: Any = orders.identify(facts(media_type="multipart/form-data", payload=payload))
+    assert answer.status == 413
+
+
+def test_a_converter_that_makes_a_bool_makes_no_order_id() -> None:
+    """All requests would be the order "True"."""
+    orders = Orders(read_order_settings({"ORDER_ID": ["kwargs:paid"], "PATHS": ["^/"]}))
+    with pytest.raises(ConfigurationError, match="converter returns bool"):
+        orders.identify(facts(kwargs={"paid": True}))
+
+
+@pytest.mark.parametrize(
     "wrong",
     [
         {"ORDER_IDS": []},
