@@ -1,4 +1,4 @@
-"""The asyncio client, its locks and leases: like those in ``client``, awaited."""
+"""The asyncio client, its locks and leases: like those in ``client``, but awaited."""
 
 from __future__ import annotations
 
@@ -38,31 +38,29 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-REENTRANT, RELEASED = Kind.REENTRANT, Release.RELEASED  # looked up once: that takes time
+REENTRANT, RELEASED = Kind.REENTRANT, Release.RELEASED  # once: enum members are slow to look up
 
 
 def connect(
     url: str | None = None, *, client: object = None, **options: Unpack[ClientOptions]
 ) -> AsyncLockClient:
-    """As ``lockkit.connect``; a client of redis.asyncio may be handed over as well.
-
-    Nothing is connected before the first lock."""
+    """Like ``lockkit.connect``; ``client`` may also be a client of redis.asyncio."""
     settings = connection_settings(url, client, options)
     return AsyncLockClient(load_store(settings), settings)
 
 
 class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
-    """Locks in one store, for the tasks of one event loop: the loop of its first lock.
+    """Makes locks in one store, for the tasks of one event loop: the loop of the first ``acquire``.
 
-    In another loop ``acquire`` raises ConfigurationError, even after the first has ended: renewal
-    and connections stay with that. ``lockkit.per_loop.PerLoop`` keeps a client for each loop.
-    After a fork the child goes on with the same client, in a loop of its own.
+    In another loop ``acquire`` raises ConfigurationError, even after the first loop has ended:
+    renewal and connections stay with that one. ``lockkit.per_loop.PerLoop`` keeps a client for each
+    loop. A forked child can go on with the same client, in a loop of its own.
     """
 
     _watchdog: AsyncWatchdog
 
     def __init__(self, store: Store, settings: AliasSettings, *, is_shared: bool = False) -> None:
-        """``is_shared``: a blocking client has the same store, so this one does not close it."""
+        """``is_shared``: a blocking client uses the same store, so this one does not close it."""
         super().__init__(store, settings)
         self._is_shared = is_shared
         self._wire = store.async_wire(is_shared=is_shared)
@@ -143,11 +141,11 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
         return reply
 
     async def holders(self, name: str | None = None) -> AsyncIterator[LockInfo]:
-        """All that is held, abandoned or queued for, streamed from the store, in no order."""
+        """As ``LockClient.holders``: held and abandoned leases, and names with waiters."""
         page = self._listed.page
         infos, cursor = await self.perform(page(name))
         while True:
-            await asyncio.sleep(0)  # a store in memory would never let another task go on
+            await asyncio.sleep(0)  # else a store in memory would let no other task run
             for info in infos:
                 yield info
             if cursor is None:
@@ -155,28 +153,28 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
             infos, cursor = await self.perform(page(name, cursor))
 
     async def inspect(self, name: str) -> LockInfo | None:
-        """What the store knows of one name; None if nothing."""
+        """As ``LockClient.inspect``: what the store knows about one name; None: nothing."""
         return await anext(self.holders(check_name(name)), None)
 
     async def last_words(self, name: str | None = None) -> list[LockInfo]:
-        """How leases that were not released ended in the last day: all, or those of one name."""
+        """As ``LockClient.last_words``: leases that ended in the last day without a release."""
         return await self.perform(self._listed.last_words(name and check_name(name)))
 
     async def break_(self, name: str, *, fence: int, by: str = "") -> bool:
-        """Release what somebody else holds, if it still is the grant with this fencing token."""
+        """As ``LockClient.break_``: release somebody else's lease that has this fencing token."""
         who = process.operator(by)
         return await self.perform(self._listed.break_(check_name(name), check_fence(fence), who))
 
     async def repair(self, name: str) -> bool:
-        """Delete what is kept of a name, if it cannot be read; False: it can be."""
+        """As ``LockClient.repair``: delete the record of a name, if it cannot be read."""
         return await self.perform(self._listed.repair(check_name(name)))
 
     async def close(self) -> None:
-        """Close connections. Leases still held are not released: they expire, and those of sessions
-        end at once, unless a blocking client has the same store. This waits, 3 s at most, for what
-        cancelled acquires give back in the background.
+        """Close the connections. The client stays usable, and reconnects on demand.
 
-        Still usable: reconnects on demand.
+        Leases that are still held are not renewed or released: they expire. In a store whose leases
+        end with their connection, they end at once, unless a blocking client uses the same store.
+        This waits, 3 s at most, until claims of cancelled acquires are given back.
         """
         if isinstance(self.store, Sessioned) and not self._is_shared:
             self._watchdog.give_up()
@@ -195,7 +193,7 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
         loop = asyncio.get_running_loop()
         if self._loop is loop:
             return
-        process.notice_fork()  # a parent's loop does not count
+        process.notice_fork()  # the loop of a parent process does not count
         if self._loop is not None:
             raise ConfigurationError(
                 f"{self!r} belongs to the event loop that it was used in first, which would have "
@@ -211,11 +209,11 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
         return AsyncLease(self, hold, entry)
 
     async def _await_left_over(self, error: type[BaseException] | None) -> None:
-        """For adapters: wait for the end of what a block has begun and not awaited."""
+        """For adapters: wait for the end of work that a block has begun and not awaited."""
 
 
 class AsyncLock(TaskLock["AsyncLease"], BaseLock["AsyncLease"]):
-    """A claim on a name, to be made any number of times, by any task. Holds nothing itself."""
+    """Describes a claim on a name. Holds nothing, so any task may acquire it, repeatedly."""
 
     __slots__ = ()
     _client: AsyncLockClient
@@ -224,9 +222,10 @@ class AsyncLock(TaskLock["AsyncLease"], BaseLock["AsyncLease"]):
         self,
         timeout: float | None | Unset = UNSET,  # noqa: ASYNC109  as Lock.acquire
     ) -> AsyncLease:
-        """Wait for the lock and return the lease. Raises as ``Lock.acquire`` does, and a
-        ConfigurationError in another event loop than the client's. Cancelling it leaves neither a
-        lease nor a place in the queue.
+        """Wait for the lock and return the lease. ``timeout``: seconds, instead of the lock's.
+
+        Raises as ``Lock.acquire`` does, and ConfigurationError in another event loop than the
+        client's. If it is cancelled, it leaves neither a lease nor a place in the queue.
         """
         client, store = self._client, self._client._direct
         client._stay_in_loop()
@@ -240,7 +239,7 @@ class AsyncLock(TaskLock["AsyncLease"], BaseLock["AsyncLease"]):
         return await client._acquire(store, request, self._leased, going_on)
 
     async def _allow(self) -> None:
-        """For adapters: raise if it must not be acquired now."""
+        """The awaited form of ``_permitted``, for adapters."""
 
     def _itself(self) -> str:
         return entrants.of_task(asyncio.current_task())

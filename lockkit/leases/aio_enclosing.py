@@ -38,13 +38,13 @@ class AsyncEnclosingLock(AsyncLock):
     _client: AsyncEnclosingClient
 
     async def _allow(self) -> None:
-        """Raises as the blocking twin does."""
+        """Raises OpenTransaction, as ``_permitted`` of the blocking twin does."""
         if not self._is_inside():
             await self._client._refuse(self.name)
 
 
 class AsyncEnclosingLease(AsyncLease):
-    """It is not left to an order that began under it: the order may end after the loop."""
+    """No order keeps it, unlike its blocking twin: the order may end after the event loop."""
 
     __slots__ = ("_is_free",)  #: as in the blocking twin
     _client: AsyncEnclosingClient
@@ -55,12 +55,12 @@ class AsyncEnclosingLease(AsyncLease):
         return await super().release()
 
     def _releasing(self) -> Step[bool]:
-        """Raises OpenTransaction, so that the order is rolled back."""
+        """Release. Raises OpenTransaction if an order is open, so that the order is rolled back."""
         if self.released or hasattr(self, "_is_free") or not self._client._in_order():
             return (yield from super()._releasing())
         if entrants.of_task(asyncio.current_task()) in takers_of_others(self):
             return (yield from super()._releasing())
-        with suppress(*UNTOLD):  # it may be free all the same
+        with suppress(*UNTOLD):  # even so, the lock may be free: raise the error below
             yield from super()._releasing()
         raise OpenTransaction(
             f"the lock {self.name!r} was released while an order that began under it has its "
@@ -71,7 +71,7 @@ class AsyncEnclosingLease(AsyncLease):
         )
 
     def _ends_by(self, error: type[BaseException] | None) -> None:
-        """An error that leaves the block rolls the order back, too: then it may be released."""
+        """An error that leaves the block rolls the order back, too: the lease may be released."""
         if error is not None:
             self._is_free = True
 
@@ -85,7 +85,7 @@ class _AsyncFreeLock(FreeLock[AsyncLease], AsyncLock):
 
 
 class AsyncEnclosingClient(AsyncLockClient):
-    """The async twin of ``EnclosingClient``. ``until`` is refused."""
+    """The async twin of ``EnclosingClient``. It refuses ``until``."""
 
     _own_options = TransactionOptions.__optional_keys__
 
@@ -127,7 +127,8 @@ class AsyncEnclosingClient(AsyncLockClient):
 
 class AsyncClientsByAlias(PerLoop[A]):
     """``clients["default"]``: one client per alias and running event loop, beside the blocking one.
-    It is closed at the end of its loop, even of the short loop of one async view.
+
+    A client is closed at the end of its loop, even if that is the short loop of one async view.
     """
 
     def __init__(self, clients: ClientsByAlias[C], kind: type[A]) -> None:

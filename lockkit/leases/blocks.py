@@ -1,10 +1,10 @@
-"""``with``: what locks and leases do at both its ends, and how they notice a statement that has
+"""``with``: how locks and leases begin and end such a statement, and how they notice one that has
 ended without ``__exit__``.
 
-An interrupt may come after the last line of the body and before the first one of ``__exit__``: then
-nobody releases. But CPython looks ``__exit__`` up before it calls ``__enter__``, and keeps what it
-has found as long as the statement lasts. Here that is a new object for each statement. It keeps the
-lease for ``__exit__``, and a weak reference to it shows whether the statement has ended.
+An interrupt may come between the last line of the body and the first line of ``__exit__``. Then
+nothing releases the lease. But CPython looks up ``__exit__`` before it calls ``__enter__``, and
+keeps the object that it has found until the statement ends. Here each lookup makes a new object. It
+keeps the lease for ``__exit__``, and a weak reference to it shows whether the statement has ended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Entered(Protocol):
-    """A lease, or those of several names."""
+    """A lease on one name, or on several."""
 
     def _belong_to(self, block: Block | None) -> None: ...
     def _releasing(self) -> Step[bool]: ...
@@ -46,11 +46,11 @@ A = TypeVar("A", bound=_ByTask)
 F = TypeVar("F", bound=Callable[..., Any])
 
 Block = weakref.ref[partial[Any]]
-"""Dead when the statement has ended."""
+"""Refers to the object that a ``with`` statement keeps: dead when the statement has ended."""
 
 _looked_up: dict[int, Block] = {}
-"""By thread, from the lookup of ``__exit__`` to ``__enter__``. Not in a ``threading.local``, which
-would take half a kilobyte of each thread for good."""
+"""That object by thread, from the lookup of ``__exit__`` to ``__enter__``. Not in a
+``threading.local``, which would take half a kilobyte of each thread for good."""
 
 
 def leaving(function: F) -> F:
@@ -72,8 +72,8 @@ class _Leaving:
 
 
 def begun(manager: object) -> Block | None:
-    """The statement whose ``__enter__`` calls this first of all; None: ``__enter__`` has another
-    caller, such as an ExitStack."""
+    """The ``with`` statement that calls ``__enter__``, which must call this first of all. None:
+    ``__enter__`` has another caller, such as an ExitStack."""
     block = _looked_up.pop(threading.get_ident(), None)
     found = None if block is None else block()
     return block if found is not None and found.args[0] is manager else None
@@ -87,7 +87,7 @@ else:
 
 
 class ThreadLock(Generic[T]):
-    """The blocks of a lock on one name, or on several."""
+    """The ``with`` statement and ``try_acquire`` of a lock on one name, or on several."""
 
     __slots__ = ()
     _client: LockClient
@@ -111,7 +111,7 @@ class ThreadLock(Generic[T]):
         lease = self.acquire()
         try:
             return _enter(self._entered, threading.get_ident(), lease, block)
-        except BaseException:  # interrupted: nobody will leave it
+        except BaseException:  # interrupted: ``__exit__`` will not be called
             _unenter(self._entered, threading.get_ident(), lease)
             self._client.perform(lease._releasing())
             raise
@@ -125,7 +125,7 @@ class ThreadLock(Generic[T]):
 
 
 class TaskLock(Generic[A]):
-    """The same, awaited."""
+    """Like ``ThreadLock``, but awaited."""
 
     __slots__ = ()
     _client: AsyncLockClient
@@ -149,7 +149,7 @@ class TaskLock(Generic[A]):
         lease = await self.acquire()
         try:
             return _enter(self._entered, _task(), lease, block)
-        except BaseException:  # interrupted: nobody will leave it
+        except BaseException:  # interrupted: ``__aexit__`` will not be called
             _unenter(self._entered, _task(), lease)
             await self._client.perform(lease._releasing())
             raise
@@ -166,24 +166,25 @@ class TaskLock(Generic[A]):
 
 
 class ThreadLease(_ThreadLease):
-    """What a lease on one name, or on several, has its client do."""
+    """``extend``, ``release`` and the ``with`` statement of a lease on one name, or on several."""
 
     __slots__ = ()
     _client: LockClient
 
     def extend(self, ttl: float | None = None) -> None:
-        """Set what is left to ``ttl`` seconds (default: the lock's), even past max_hold.
+        """Set the remaining time to ``ttl`` seconds (default: the lock's ttl), even after MAX_HOLD.
 
-        Renewal, until max_hold, keeps at least the lock's ttl. Raises LeaseLost or a BackendError.
+        Renewal goes on until MAX_HOLD. It keeps at least the lock's ttl, and never shortens the
+        remaining time. Raises LeaseLost, a BackendError, or ConfigurationError for a wrong ``ttl``.
         """
         self._client.perform(self._extending(ttl))
 
     def release(self) -> bool:
-        """Give it back. False if it was not ours any more, or was released before.
+        """Release the lease. Returns False if it was lost, or was released before.
 
-        Raises a BackendError, LayoutMismatch or MissingTable if the store cannot be told: it is
-        told later, or the lease expires.
-        With ``until="commit"`` it is left to the end of the transaction.
+        Raises a BackendError, LayoutMismatch or MissingTable if the store cannot be told now. Then
+        it is told later in the background, or the lease expires. With ``until="commit"`` the end of
+        the transaction releases the lease.
         """
         return self._client.perform(self._releasing())
 
@@ -198,7 +199,7 @@ class ThreadLease(_ThreadLease):
 
 
 class TaskLease(_TaskLease):
-    """The same, awaited."""
+    """Like ``ThreadLease``, but awaited."""
 
     __slots__ = ()
     _client: AsyncLockClient
@@ -225,14 +226,14 @@ class TaskLease(_TaskLease):
 
 
 def _task() -> int:
-    """A key for the current task. If a task runs, asyncio has been imported."""
+    """A key for the current task. If a task runs, asyncio is imported already."""
     import asyncio
 
     return id(asyncio.current_task())
 
 
 def _enter(entered: dict[int, list[L]], who: int, lease: L, block: Block | None) -> L:
-    """Note what was entered: in the statement; without one, for ``_leave``."""
+    """Keep the lease for ``__exit__``: in the statement's object; without one, in ``entered``."""
     lease._belong_to(block)
     statement = None if block is None else block()
     if statement is None:
@@ -252,9 +253,9 @@ def _unenter(entered: dict[int, list[L]], who: int, lease: L) -> None:
 
 
 def _leave(entered: dict[int, list[L]], who: int) -> L:
-    """The lease that this thread or task has entered last without a ``with`` of its own, as an
-    ExitStack does. If it has entered nothing, that of the only one that has: two threads of a pool
-    may run the two halves of a generator. If several have, it is not known which: RuntimeError.
+    """The lease that this thread or task has entered last without a ``with`` statement, as an
+    ExitStack does. If it has entered none, that of the only thread or task that has: two threads of
+    a pool may run the two halves of a generator. Raises RuntimeError if there is not just one.
     """
     if who not in entered:
         if len(entered) != 1:
@@ -263,7 +264,7 @@ def _leave(entered: dict[int, list[L]], who: int) -> L:
                 "entered: make a lock for each, or use `lease = lock.acquire()` and release it"
             )
         who = next(iter(entered))
-    leases = entered[who].pop()
+    lease = entered[who].pop()
     if not entered[who]:
         del entered[who]
-    return leases
+    return lease

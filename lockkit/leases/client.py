@@ -1,7 +1,7 @@
 """The blocking API: a client makes locks, a lock makes leases, a lease says whether it still holds.
 
-``aio_client`` is the same for asyncio. What they do is written once, as steps, in ``lock``,
-``lease`` and ``multi``.
+``aio_client`` is the same for asyncio. The work of both is written once, as steps (see
+``engine.effects``), in ``lock``, ``lease`` and ``multi``.
 """
 
 from __future__ import annotations
@@ -41,20 +41,19 @@ if TYPE_CHECKING:
     _Kinds = Kinds["Lock", "Lease"]
     _ThreadLock = ThreadLock["Lease"]
     _BaseLock = BaseLock["Lease"]
-else:  # a name that is a text would be compiled, which takes a tenth of the import time
+else:  # typing would compile names in quotes: a tenth of the import time
     _Kinds, _ThreadLock, _BaseLock = Kinds, ThreadLock, BaseLock
 
 R = TypeVar("R")
 
-REENTRANT, RELEASED = Kind.REENTRANT, Release.RELEASED  # looked up once: that takes time
+REENTRANT, RELEASED = Kind.REENTRANT, Release.RELEASED  # once: enum members are slow to look up
 
 
 class LockClient(_Kinds):
-    """Locks in one store: ``lock``, ``semaphore``, ``rwlock``, ``multi``.
+    """Makes locks in one store: ``lock``, ``semaphore``, ``rwlock``, ``multi``.
 
-    Thread-safe; cheap to keep, so make one per process and alias.
-    After a fork the child goes on with the same client: it opens connections of its own, and owns
-    none of its parent's leases.
+    Thread-safe and cheap to keep, so make one per process and alias. A forked child can go on with
+    the same client: it opens connections of its own, and owns none of its parent's leases.
     """
 
     _watchdog: Watchdog
@@ -69,9 +68,9 @@ class LockClient(_Kinds):
     def multi(self, *names: str, kind: str = "mutex", **options: Unpack[KindOptions]) -> MultiLock:
         """Several names at once, all or none: ``with client.multi("stock:a", "stock:b"):``
 
-        kind: "mutex", "reentrant", "read", "write", or "semaphore" with ``permits``. Others as in
-        ``lock``; ``timeout`` is for all together. The order of the names does not matter, and a
-        name that is given twice counts once. Raises ConfigurationError.
+        kind: "mutex", "reentrant", "read", "write", or "semaphore" with ``permits``. The other
+        options are those of ``lock``; ``timeout`` is for all names together. The order of the names
+        does not matter, and a name that is given twice counts once. Raises ConfigurationError.
         """
         from lockkit.leases.multi import MultiLock
 
@@ -88,8 +87,9 @@ class LockClient(_Kinds):
         taken: Callable[[Granted], R],
         going_on: Callable[[Made], Step[R]],
     ) -> R:
-        """Most often one exchange is enough, without the machinery of steps. Else a step goes on
-        with its outcome. If interrupted anywhere, it leaves nothing behind.
+        """Steps are slow, and most often one exchange is enough: ``taken`` makes the result of its
+        grant. Otherwise the step that ``going_on`` returns continues from the exchange's outcome.
+        If this is interrupted anywhere, it leaves nothing behind.
         """
         sent, first, outcome = now(), None, None
         try:
@@ -107,7 +107,7 @@ class LockClient(_Kinds):
         return self.perform(going_on(first))
 
     def _release(self, store: Direct, hold: Hold, sent: float) -> bool:
-        """As ``_acquire``, for a hold that was not over at ``sent``."""
+        """One exchange or a step, as in ``_acquire``. At ``sent``, the hold was not over."""
         request, outcome = hold.request, None
         try:
             exchange = store.returned(request)
@@ -121,7 +121,10 @@ class LockClient(_Kinds):
         return self.perform(holding.release(self._queue, hold, made=made))
 
     def holders(self, name: str | None = None) -> Iterator[LockInfo]:
-        """All that is held, abandoned or queued for, streamed from the store, in no order."""
+        """Each lease that is held or abandoned (it expired, and nobody took the name), and each
+        name that only has waiters; of one name, or of all, in no order. Read page by page.
+
+        Raises UnsupportedCapability if the store cannot list its leases, or a BackendError."""
         page = self._listed.page
         infos, cursor = self.perform(page(name))
         while True:
@@ -131,32 +134,37 @@ class LockClient(_Kinds):
             infos, cursor = self.perform(page(name, cursor))
 
     def inspect(self, name: str) -> LockInfo | None:
-        """What the store knows of one name; None if nothing."""
+        """What the store knows about one name (of several leases, the first); None: nothing."""
         return next(self.holders(check_name(name)), None)
 
     def last_words(self, name: str | None = None) -> Iterator[LockInfo]:
-        """How leases ended without a release in the last day: they expired, or an operator broke
-        them. Those of one name, or all. ``holders`` still has what expired in the last ten minutes.
+        """The leases that ended in the last day without a release by their holders: they expired,
+        or an operator broke them. Of one name, or of all. Limits: a store keeps at most a thousand,
+        some keep none, and an abandoned lease is first among ``holders`` for ten minutes.
         """
         return iter(self.perform(self._listed.last_words(name and check_name(name))))
 
     def break_(self, name: str, *, fence: int, by: str = "") -> bool:
-        """Release what somebody else holds, if it still is the grant with this fencing token.
+        """Release somebody else's lease, if it still has this fencing token; False: it has not.
 
-        For operators. The holder is not stopped: it hears of it at its next renewal. ``by`` says
-        who did it, and why, in its LeaseLost and among the last words; default: this process.
+        For operators. This does not stop the holder, which hears of it at its next renewal. ``by``:
+        who did it and why, for the holder's LeaseLost and the last words; default: this process.
         """
         who = process.operator(by)
         return self.perform(self._listed.break_(check_name(name), check_fence(fence), who))
 
     def repair(self, name: str) -> bool:
-        """Delete the record of a name if it cannot be read; False: it can be. For operators.
-        A holder is not stopped, and others can get the name from now on."""
+        """Delete the record of a name, if it cannot be read; False: it can be, and is kept.
+
+        For operators. This does not stop a holder, and others can get the name from now on."""
         return self.perform(self._listed.repair(check_name(name)))
 
     def close(self) -> None:
-        """Close connections. Leases still held expire; those of sessions end at once. Still usable:
-        reconnects on demand."""
+        """Close the connections. The client stays usable, and reconnects on demand.
+
+        Leases that are still held are not renewed or released: they expire. In a store whose leases
+        end with their connection, they end at once.
+        """
         if isinstance(self.store, Sessioned):
             self._watchdog.give_up()
         self._watchdog.stop()
@@ -176,17 +184,18 @@ class LockClient(_Kinds):
 
 
 class Lock(_ThreadLock, _BaseLock):
-    """A claim on a name, to be made any number of times, from any thread. Holds nothing itself."""
+    """Describes a claim on a name. Holds nothing, so any thread may acquire it, repeatedly."""
 
     __slots__ = ()
     _client: LockClient
 
     def acquire(self, timeout: float | None | Unset = UNSET) -> Lease:
-        """Wait for the lock and return the lease. ``timeout``: instead of the lock's.
+        """Wait for the lock and return the lease. ``timeout``: seconds, instead of the lock's.
 
         Raises LockHeld (timeout 0), AcquireTimeout or TooManyWaiters when somebody else has it;
         KindMismatch when the name is in use as another kind of lock; BackendUnavailable or
-        OutcomeUnknown when the store fails. Then nothing is held, or at most for the TTL.
+        OutcomeUnknown when the store fails. After an error you hold nothing. After a failure of the
+        store, the name may stay taken for up to the TTL.
         """
         client, store = self._client, self._client._direct
         if store is None or self._usage.kind is REENTRANT:
@@ -209,27 +218,28 @@ class Lock(_ThreadLock, _BaseLock):
 
 
 class Lease(BaseLease, ThreadLease):
-    """A held, expiring claim. May be passed to, checked and released by any thread.
+    """A held, expiring claim. Any thread may check, extend and release it.
 
-    It is renewed in the background until it is released, lost, or held for MAX_HOLD.
-    Guarantee: while ``check()`` passes, the store has granted the name to nobody else. Limit: a
-    process can be paused right after any check; only a fencing token, compared by the resource
-    that is written to, stops such a writer.
+    It is renewed in the background until it is released, lost, or held for MAX_HOLD seconds.
+    Guarantee: while ``check()`` passes, the store has granted the name to nobody else. Limits: it
+    knows of an operator's release only after the next renewal. And a process can be paused right
+    after any check; only a fencing token, compared by the resource that is written to, stops such a
+    writer.
 
-    ``on_lost`` is called in a thread of the client, at the deadline at the latest, also while the
-    store hangs, and when the store says that the claim is gone. Limits: it is not called if the
-    lease is released or nobody has it any more, after the client's ``close``, or in a forked child.
-    One that takes long keeps others of the same client waiting. Its errors are logged.
+    ``on_lost`` is called in a thread of the client: at the deadline, even while the store hangs, or
+    earlier if the store says that the claim is gone. Limits: it is not called if the lease is
+    released or nothing refers to it any more, after the client's ``close``, or in a forked child.
+    A slow callback delays those of other leases of the client. Its errors are logged.
     """
 
     __slots__ = ()
     _client: LockClient
 
     def downgrade(self) -> None:
-        """Make a writer a reader, in one step: others may read, and nobody wrote in between.
+        """Turn a write lease into a read lease, in one step: nobody can write in between.
 
-        Raises ConfigurationError if it is not a lease of a reader-writer lock, LeaseLost, or a
-        BackendError: then it may be done or not, so do it again. A reader stays a reader.
+        Raises ConfigurationError if this is not a lease of a reader-writer lock, or LeaseLost.
+        After a BackendError it may be a read lease or not: call this again. A read lease stays one.
         """
         self._client.perform(self._downgrading())
 
@@ -238,7 +248,7 @@ class Lease(BaseLease, ThreadLease):
         store = client._direct
         if store is None or self._entry or self._kept_by or hold.is_over(sent):
             return super().release()
-        if not self._finish() or self._foreign:  # a fork made in C is only noticed there
+        if not self._finish() or self._foreign:  # this notices a fork made in C
             return False
         try:
             return client._release(store, hold, sent)
@@ -272,7 +282,7 @@ class Clients(Generic[C]):
         process.after_fork(self._renew_mutex)
 
     def _renew_mutex(self) -> None:
-        """The old one may be held by a thread that stayed in the parent."""
+        """In a forked child: a thread that exists only in the parent may hold the old one."""
         self._mutex = threading.RLock()
 
     def __getitem__(self, key: str) -> C:

@@ -33,7 +33,7 @@ Later: TypeAlias = Coroutine[Any, Any, R]
 
 
 class LockedOptions(TransactionOptions, total=False):
-    """The options of ``@locked``. Only adapters have the alias and those about transactions."""
+    """The options of ``@locked``. Only adapters have ``alias`` and those for transactions."""
 
     ttl: float | Unset
     timeout: float | None | Unset
@@ -41,7 +41,7 @@ class LockedOptions(TransactionOptions, total=False):
 
 
 class Skipped(Protocol):
-    """``when_held="skip"``: the function returns None when it was not called."""
+    """``when_held="skip"``: the result is None if the lock was held, and the call was skipped."""
 
     @overload
     def __call__(self, function: Callable[P, Later[R]], /) -> Callable[P, Later[R | None]]: ...
@@ -50,9 +50,10 @@ class Skipped(Protocol):
 
 
 class WithLease(Protocol):
-    """``lease_as="lease"``: callers do not give the lease.
+    """``lease_as="lease"``: callers leave out the lease.
 
-    If it is the first parameter, the others are checked. Elsewhere no type can say so.
+    If the lease is the first parameter, type checkers check the others. If it is another one, they
+    check none, because no type can say this.
     """
 
     @overload
@@ -64,7 +65,7 @@ class WithLease(Protocol):
 
 
 class LeasedOrSkipped(Protocol):
-    """Both of them: ``when_held="skip"`` and ``lease_as``."""
+    """Both ``when_held="skip"`` and ``lease_as``."""
 
     @overload
     def __call__(

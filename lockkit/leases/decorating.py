@@ -14,8 +14,8 @@ TASKS = ("apply_async", "call_local", "send_with_options", "enqueue", "make_cont
 def refuse_bare(decorator: str, name: object, example: str = "stock:{sku}") -> None:
     """Raise ConfigurationError for ``@decorator`` without parentheses: ``name`` is the function.
 
-    The decorator itself calls this. A callable that makes names is not taken for a decorated
-    function: it is a lambda, or defined elsewhere.
+    The decorator itself must call this, because it looks at the frame of its caller's caller. A
+    callable that makes names is not taken for the function: it is a lambda, or defined elsewhere.
     """
     if is_written_above(name, sys._getframe(2)):
         raise ConfigurationError(
@@ -24,9 +24,9 @@ def refuse_bare(decorator: str, name: object, example: str = "stock:{sku}") -> N
 
 
 def refuse_task(decorator: str, function: object) -> None:
-    """Raise ConfigurationError for a task or command, which is registered without the decorator.
+    """Raise ConfigurationError for a task or command: it is registered, and runs, undecorated.
 
-    Its class shows it. RQ's jobs are functions with attributes, and its workers import the name.
+    Its class shows it. RQ needs no check: its workers import a function by its name, decorated.
     """
     kind = function.__class__  # a lazy task of Celery shows the real class here
     if any(hasattr(kind, method) for method in TASKS):
@@ -43,7 +43,7 @@ def is_written_above(function: object, frame: FrameType) -> bool:
     if code is None or code.co_name == "<lambda>":
         return False
     if not any(constant is code for constant in frame.f_code.co_consts):
-        return False  # it was not defined there
+        return False  # it was not defined in that frame
     last = max(line or 0 for _, _, line in code.co_lines())
     return code.co_firstlineno <= frame.f_lineno <= last
 

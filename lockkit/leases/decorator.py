@@ -32,8 +32,8 @@ def locked_with(
     in_loop: Callable[[str], AsyncLockClient],
     known: Iterable[str],
 ) -> Locked:
-    """Make ``locked``. The functions find a client by its alias at each call, so decorating needs
-    no settings. ``known``: the options."""
+    """Make the decorator ``locked``. ``blocking`` and ``in_loop`` find a client by its alias, at
+    each call, so decorating needs no settings. ``known``: the names of the options."""
 
     def locked(
         name: Name, *, when_held: str = "raise", lease_as: str | None = None, **options: Any
@@ -42,9 +42,9 @@ def locked_with(
         an adapter, in that of the lock alias ``alias``.
 
         For functions, methods, coroutine functions, partials and callable objects. Put it below
-        ``@app.task`` and its like, and directly above a coroutine function. A call is refused if it
-        returns what would run after the release: a coroutine, a generator, a task, a running
-        future, or what @contextmanager makes.
+        ``@app.task`` and its like, and directly above a coroutine function. The function must not
+        return something that runs after the release: a coroutine, a generator, a task, a running
+        future, or a context manager of @contextmanager.
         name: a template over the arguments, such as ``"report:{day}"``, or a callable that gets the
         arguments and returns a name. A template makes the same name as in ``lockkit.name``.
         ttl: seconds the lease lives unrenewed. timeout: seconds to wait (0: do not; None: for
@@ -53,14 +53,14 @@ def locked_with(
         function gets the lease; callers leave it out.
 
         With an adapter, transactions belong inside the function. A call inside an open transaction
-        raises OpenTransaction, because that would COMMIT after the release. (In Flask: a call with
-        changes in ``db.session``, or inside an order. A call needs an app context.)
+        raises OpenTransaction, because the transaction would COMMIT after the release. (In Flask: a
+        call with changes in ``db.session``, or inside an order. A call needs an app context.)
         ``until="commit"`` holds the lock until the transaction has ended. ``in_atomic="allow"`` is
-        for what is not in the database.
+        for a lock that protects nothing in the database.
 
-        Raises ConfigurationError or InvalidName at once for what is wrong in the decoration. A call
-        raises ConfigurationError if what it returns has yet to run, a BackendError if the store
-        fails, and LeaseLost at its end if the lease was lost.
+        Raises ConfigurationError or InvalidName at once for a wrong decoration. A call raises
+        ConfigurationError if the function returns something that has yet to run, a BackendError if
+        the store fails, and LeaseLost at its end if the lease was lost.
         """
         refuse_bare("locked", name)
         check_options("@locked", options, (*known, "when_held", "lease_as"))
@@ -96,7 +96,7 @@ def _check_values(when_held: str, options: Mapping[str, Any]) -> None:
 
 
 class _Call:
-    """The part that is the same for blocking and for coroutine functions."""
+    """The part of a call that is the same for blocking and for coroutine functions."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class _Call:
         return self._function(*args, **kwargs, **{self._lease_as: lease})
 
     def done(self, result: Any) -> Any:
-        """Refuse what has yet to run: the release comes first."""
+        """The result. Raises ConfigurationError if it has yet to run: the release comes first."""
         if isinstance(result, _GeneratorContextManagerBase):
             raise ConfigurationError(
                 f"@locked: {self.shown} returned a context manager, whose block would run after "
@@ -172,14 +172,14 @@ class _Call:
 
 
 def _place(signature: inspect.Signature, name: str | None) -> int | None:
-    """The position of a parameter; None: it is given by keyword only."""
+    """The position of a parameter; None: it can only be given by keyword."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     positional = [each.name for each in signature.parameters.values() if each.kind in kinds]
     return positional.index(name) if name in positional else None
 
 
 def _without(signature: inspect.Signature, name: str | None) -> inspect.Signature:
-    """The signature that callers see."""
+    """The signature without this parameter, as callers see it."""
     left = [each for each in signature.parameters.values() if each.name != name]
     return signature.replace(parameters=left)
 
@@ -207,14 +207,14 @@ def _run_by(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _shown(function: Callable[..., Any]) -> str:
-    """Its name for people; a partial and most objects have no name of their own."""
+    """Its name for people. For a partial, its function's; for most objects, their class's."""
     while isinstance(function, partial):
         function = function.func
     return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 def _goes_on(result: object) -> bool:
-    if isinstance(result, Future):  # of a pool: what already runs there cannot be cancelled
+    if isinstance(result, Future):  # of a pool, which cannot cancel what already runs
         return not result.done()
     if inspect.isawaitable(result):
         return True
@@ -222,7 +222,7 @@ def _goes_on(result: object) -> bool:
 
 
 def _end(unfinished: Any) -> None:
-    """End it: it must not go on without the lock, nor warn that nobody has awaited it."""
+    """End it: it must not go on without the lock, or warn that it was never awaited."""
     if inspect.iscoroutine(unfinished) or inspect.isgenerator(unfinished):
         unfinished.close()
     elif hasattr(unfinished, "cancel"):  # a future or a task

@@ -21,7 +21,7 @@ _told: set[str] = set()
 
 def default_url() -> str:
     """$LOCKKIT_URL; else the embedded store: one SQLite file per user. Raises ConfigurationError
-    if the variable is empty, or the user has no home for that file."""
+    if the variable is empty, or the user has no home directory for that file."""
     url = os.environ.get(URL_VARIABLE)
     if url == "":
         raise empty_variable("the environment")
@@ -35,8 +35,9 @@ def default_url() -> str:
 
 
 def unchosen(url: str) -> str:
-    """A warning, once, that nobody has chosen this store; empty if somebody has. A cron job may
-    lock there alone, while the others lock elsewhere."""
+    """The text of a warning that nobody has chosen this store; empty if somebody has, or after the
+    first time. A cron job without the variable would lock there, while the others lock elsewhere.
+    """
     if URL_VARIABLE in os.environ or url in _told:
         return ""
     _told.add(url)
@@ -56,8 +57,8 @@ def connection_settings(url: str | None, client: object, options: Any) -> AliasS
 
 
 def chosen_url() -> str:
-    """As ``default_url``, with a warning if nobody has chosen the store. It names the user's line:
-    there is always one function of ours between that and the caller of this one."""
+    """As ``default_url``, with a warning if nobody has chosen the store. The warning shows the
+    user's line: between that and the caller of this function is always one function of lockkit."""
     url = default_url()
     if text := unchosen(url):
         told = f"{text}. Set it, or give connect() a URL"

@@ -6,7 +6,7 @@ from typing import Any
 
 from lockkit.stores.contract import Fenced, Listed, Reentrant, Shared
 
-_TABLES = "and, without a mode, at postgresql://, mysql://, mariadb:// and django://"
+_TABLES = "and, without the option mode, postgresql://, mysql://, mariadb:// and django://"
 _OF_MUTEXES = f"memory://, sqlite://, redis://, zookeeper://, {_TABLES}"
 _OF_ALL_KINDS = f"memory://, sqlite://, redis:// without protocol=plain, {_TABLES}"
 
@@ -16,4 +16,4 @@ ABLE: dict[type[Any], str] = {
     Reentrant: _OF_ALL_KINDS,
     Shared: _OF_ALL_KINDS,
 }
-"""For errors: the stores that can do what another one refuses."""
+"""For the texts of errors: by trait, the stores that have it."""

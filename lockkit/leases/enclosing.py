@@ -1,9 +1,10 @@
 """Clients of adapters, by alias: their locks enclose transactions, never the other way round.
 
-A lock that is acquired inside a transaction is released before that commits, so somebody else can
-take it and read what was there before. Such an acquire raises OpenTransaction, unless it is told
-otherwise by ``in_atomic="allow"`` or ``until="commit"``. If an order begins under a lock, such as
-below a decorator that takes one, the lock is held until the order's COMMIT.
+A lock that is acquired inside a transaction is released before the transaction commits, so somebody
+else can take it and read what was there before. Such an acquire raises OpenTransaction, unless the
+lock has ``in_atomic="allow"`` or ``until="commit"``. If an order (an idempotent request, see
+``lockkit.orders``) begins under a lock, such as that of a decorator above it, the lock is held
+until the order's COMMIT.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ C = TypeVar("C", bound="EnclosingClient")
 
 
 class AsyncOptions(MutexOptions, InAtomicOptions, total=False):
-    """For type checkers: the options of all kinds. Each lock checks its own when it is made."""
+    """For type checkers: the options of all kinds. Each kind checks its own at run time."""
 
 
 class Options(AsyncOptions, TransactionOptions, total=False):
@@ -77,7 +78,7 @@ class EnclosingClient(LockClient):
     @staticmethod
     @abstractmethod
     def _transactions() -> Sequence[Transaction]:
-        """The open ones that ``until="commit"`` is about."""
+        """The open transactions whose ends release a lock with ``until="commit"``."""
 
     @staticmethod
     @abstractmethod
@@ -99,12 +100,12 @@ class EnclosingClient(LockClient):
 
 
 class EnclosingLease(Lease):
-    """A release while an order is open leaves it to the end of the order, unless this thread has
-    another lease on the claim."""
+    """If it is released while an order is open, the end of the order releases it, unless this
+    thread has another lease on the same claim."""
 
     __slots__ = (
-        "_fails",  #: set if an error leaves its block, which rolls an order back
-        "_is_free",  #: set if ``release`` does not leave it to an order
+        "_fails",  #: set if an error leaves its block: that rolls an order back
+        "_is_free",  #: set if no order keeps it after ``release``
     )
     _client: EnclosingClient
 
@@ -140,13 +141,13 @@ class EnclosingLease(Lease):
 
 
 def takers_of_others(lease: BaseLease) -> set[str]:
-    """The threads and tasks whose leases on the same claim the order's end also releases."""
+    """The threads and tasks with other leases on the same claim that an order may keep."""
     others = (each for each in lease._hold.leases() if each is not lease)
     return takers(each for each in others if not hasattr(each, "_is_free"))
 
 
 class FreeLock(BaseLock[AnyLease]):
-    """A lock with ``in_atomic="allow"``."""
+    """A lock with ``in_atomic="allow"``: no order keeps its leases."""
 
     __slots__ = ()
 
@@ -170,8 +171,8 @@ class _EnclosingLock(Lock):
     _client: EnclosingClient
 
     def _permitted(self) -> None:
-        """Raises OpenTransaction inside a transaction, unless this thread held the lock before that
-        began and enters it again."""
+        """Raises OpenTransaction inside a transaction, unless this thread already holds the lock
+        and enters it again."""
         if not self._is_inside():
             self._client._refuse(self.name)
 
@@ -184,7 +185,8 @@ class ClientsByAlias(Clients[C]):
     """
 
     def __init__(self, read: Callable[[], Mapping[str, AliasSettings]], kind: type[C]) -> None:
-        """``read`` returns the settings, when they are first needed. This raises nothing."""
+        """``read`` returns the settings. It is called when they are first needed, so this raises
+        nothing."""
         super().__init__(self._of_alias)
         self._read = read
         self._kind = kind

@@ -1,4 +1,4 @@
-"""The kinds of locks a client makes, for the blocking and the asyncio API at once."""
+"""The kinds of locks that a client makes, for both the blocking and the asyncio API."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ AnyLock = TypeVar("AnyLock")
 
 
 class RWLock(Generic[AnyLock]):
-    """A description of two claims on one name. Holds nothing itself."""
+    """Two locks on one name, one to read and one to write. Holds nothing itself."""
 
     __slots__ = ("_read", "_write")
 
@@ -65,36 +65,37 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
     """A client of either API; ``L`` is the class of its locks."""
 
     _own_options: ClassVar[frozenset[str]] = frozenset()
-    """Options of an adapter: its ``_class`` takes them, and it declares the methods' types."""
+    """Options that an adapter adds: its ``_class`` takes them, and its methods declare them."""
 
     def lock(self, name: str, **options: Unpack[MutexOptions]) -> L:
-        """A lock on ``name``: no I/O yet.
+        """A lock on ``name``. No I/O yet.
 
         ttl: seconds a lease lives unrenewed. timeout: seconds ``acquire`` waits; 0: not at all;
-        None: for ever. label: what people see beside the owner. on_lost: called with the lease,
-        once, when it is lost: see ``Lease``. Raises ConfigurationError.
+        None: for ever. label: a text that people see beside the owner. on_lost: called with the
+        lease, once, when it is lost: see ``Lease``. Raises ConfigurationError.
 
-        reentrant: the thread or task that holds it may acquire it again, and asks the store only
-        for a longer ttl. The name is free when all leases are released. owner: replaces the thread
-        or task: all that give the same owner may enter, in any process. Their leases have one
-        fencing token. A reentrant lock is a kind of its own: see KindMismatch.
+        reentrant=True: the thread or task that holds the lock may acquire it again. The store is
+        asked only if the claim must last longer. The name is free when all leases are released.
+        owner, for a reentrant lock: a text instead of the thread or task. All that give the same
+        text may acquire the lock again, in any process; their leases have one fencing token.
+        A reentrant lock is a kind of its own: see KindMismatch.
 
-        fair=False: it passes the waiters whenever it finds room. Limit: a release still hands a
-        mutex to the first waiter, so a mutex with waiters is free only after a lease expired, until
-        the next request.
+        fair=False: the lock is taken ahead of the waiters whenever there is room. Limit: a release
+        hands a mutex to its first waiter, so with waiters there is room only from the moment when a
+        lease expires to the next request.
         """
         own = self._own("lock()", options, MUTEX_OPTIONS)
         kind = "reentrant" if check_flag("reentrant", options.get("reentrant", False)) else "mutex"
         return self._made(self._usage(kind, options), own, name, options)
 
     def semaphore(self, name: str, permits: int, **options: Unpack[LockOptions]) -> L:
-        """A lock that up to ``permits`` may hold at once; each lease is one permit.
+        """A lock that up to ``permits`` leases hold at once; each lease is one permit.
 
-        Each permit expires by itself. Other arguments as in ``lock``. Guarantee: no more than
-        ``permits`` hold it at one moment of the store's clock. Limit: that says nothing about what
-        they write, so its leases cannot fence. If others ask with another number, the smallest one
-        of the holders and the asker applies. Another kind of lock on a name in use raises
-        KindMismatch. Each step reads all holders.
+        Each permit expires by itself. The other arguments are those of ``lock``. Guarantee: at any
+        moment of the store's clock, no more than ``permits`` leases are live. Limits: the holders
+        write at the same time, so their leases cannot fence a write; and each step of the store
+        reads all leases on the name. If the number of permits differs between the holders and the
+        lock that asks, the smallest applies. Raises ConfigurationError or UnsupportedCapability.
         """
         own = self._own("semaphore()", options, LOCK_OPTIONS)
         usage = self._usage("semaphore", options, check_permits(permits))
@@ -103,12 +104,13 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
     def rwlock(self, name: str, **options: Unpack[OwnedOptions]) -> RWLock[L]:
         """A lock that many may hold to read, or one to write: see its ``read`` and ``write``.
 
-        Arguments as in ``lock``. Readers and writers are served in the order in which they came.
-        Readers that come one after the other read together, and wait behind a writer that waits.
-        The thread or task that holds it may enter again: it passes the waiters, or it would wait
-        for itself. ``owner`` replaces the thread or task: all that give the same owner may enter,
-        in any process. A reader that asks to write gets UpgradeRefused at once; a
-        writer may ``downgrade()`` its lease. Only a write lease can fence.
+        The arguments are those of ``lock``. Readers and writers are served in the order in which
+        they came. Readers that come one after the other read together, and wait behind a writer
+        that came before them. The thread or task that holds the lock may acquire it again, ahead of
+        the waiters: otherwise it would wait for itself. owner: a text instead of the thread or
+        task, as in ``lock``. A reader that asks to write gets UpgradeRefused at once; a writer may
+        ``downgrade()`` its lease. Only a write lease can fence a write. Raises ConfigurationError
+        or UnsupportedCapability.
         """
         own = self._own("rwlock()", options, OWNED_OPTIONS)
         read, write = (self._usage(kind, options) for kind in ("read", "write"))
@@ -134,7 +136,7 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
     def _own(
         self, where: str, options: Mapping[str, object], known: frozenset[str]
     ) -> Mapping[str, Any]:
-        """The adapter's options among these. Raises ConfigurationError for what is not known."""
+        """The adapter's options among these. Raises ConfigurationError for an unknown option."""
         if options.keys() <= known:
             return {}
         own = self._own_options
@@ -142,12 +144,15 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         return {key: options[key] for key in own & options.keys()}
 
     def _usage(self, kind: str, options: Mapping[str, Any], permits: int = 0) -> Usage:
-        """Raises ConfigurationError for a wrong option, and UnsupportedCapability."""
+        """How the name is used. Raises ConfigurationError or UnsupportedCapability."""
         owner = check_owner(options.get("owner", ""))
         fair = check_flag("fair", options.get("fair", True))
         if kind == "mutex":
             if owner:
-                raise ConfigurationError("owner is for what can be entered again: reentrant=True")
+                raise ConfigurationError(
+                    "owner is for a lock that can be entered again: add reentrant=True, or use a "
+                    "reader-writer lock"
+                )
             return MUTEX if fair else BARGE
         if kind == "reentrant":
             if owner and not isinstance(self.store, Reentrant):
@@ -163,11 +168,11 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
 
     @abstractmethod
     def _class(self) -> Callable[..., L]:
-        """A function that makes a lock from a client, terms, a name and a label. That of an adapter
-        may depend on options of its own, which users give to ``lock`` and its like."""
+        """A function that makes a lock from a client, terms, a name and a label. An adapter may
+        choose it by its own options, which users give to ``lock`` and its like."""
 
     def _several(self, names: Sequence[str], kind: str, options: KindOptions) -> list[L]:
-        """Locks on each name once, in the order in which everybody takes them."""
+        """One lock for each different name, in the order in which everybody acquires them."""
         if not names:
             raise ConfigurationError("a multi-lock needs at least one name")
         in_order = sorted({check_name(name) for name in names}, key=str.encode)
@@ -183,12 +188,13 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
 
     @property
     def _listed(self) -> Listed:
-        """For operators. Raises UnsupportedCapability."""
+        """The store, for operators. Raises UnsupportedCapability if it cannot list its leases."""
         if not isinstance(self.store, Listed):
             raise self._cannot(Listed, "nothing can be listed")
         return self.store
 
     def _cannot(self, trait: Any, what: str) -> UnsupportedCapability:
         return UnsupportedCapability(
-            f"in the store of {self.settings.title} {what}; it can be done at {ABLE[trait]}"
+            f"in the store of {self.settings.title} {what}; it can be done in these stores: "
+            f"{ABLE[trait]}"
         )

@@ -1,4 +1,4 @@
-"""What the leases of both APIs have in common: everything but the waiting."""
+"""The part of leases that the blocking and the asyncio API share: all but the waiting."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class BaseLease:
     def __init__(self, client: BaseClient[Any], hold: Hold, entry: Entry | None = None) -> None:
         self._client = client
         self._hold = hold
-        self._entry = entry  #: by which several leases share the hold
-        self._block: Block | None = None  #: the ``with`` statement that it is for
-        self._kept_by: tuple[Transaction, ...] = ()  #: they give it back, and nobody else
-        self._taker: str  #: of a reentrant lock: the thread or task that has taken it
+        self._entry = entry  #: of a reentrant lock: through it, its leases share the hold
+        self._block: Block | None = None  #: the ``with`` statement that releases it
+        self._kept_by: tuple[Transaction, ...] = ()  #: their ends release it, and nothing else does
+        self._taker: str  #: of a reentrant lock: the key of the thread or task that has taken it
         self.released = False
         hold.share(self)
 
@@ -80,15 +80,16 @@ class BaseLease:
 
     @property
     def fencing_token(self) -> int:
-        """Grows with every grant of the name: have the protected resource refuse smaller ones.
+        """A number that grows with every grant of the name: have the protected resource refuse
+        smaller ones.
 
-        That works if the name is held alone: among several who share it, none is the latest. Raises
-        UnsupportedCapability in a store that has none.
+        This works only if the name has one holder: of several that share it, none is the latest.
+        Raises UnsupportedCapability if the store has no fencing tokens.
         """
         fence = self._hold.fence
         if fence is None:
             raise UnsupportedCapability(
-                f"{self._client!r} has no fencing tokens; it has them at {ABLE[Fenced]}"
+                f"{self._client!r} has no fencing tokens; these stores have them: {ABLE[Fenced]}"
             )
         return fence
 
@@ -99,15 +100,15 @@ class BaseLease:
 
     @property
     def _ended(self) -> bool:
-        """Whether nobody uses it any more: it was released, or an interrupt ended its block or its
-        transaction before the release. Then it is not renewed any more."""
+        """Whether nobody uses this lease any more, so that it is not renewed: it was released, or
+        its block or transactions ended without a release, as after an interrupt."""
         left = self._block is not None and self._block() is None
         if self._kept_by:
             left = all(keeper.ended for keeper in self._kept_by)
         return self.released or left
 
     def _disown(self) -> None:
-        """From now on ``release`` releases it, and not the end of a transaction."""
+        """From now on, ``release`` does not leave this lease to the end of a transaction."""
         self._kept_by = ()
 
     def _belong_to(self, block: Block | None) -> None:
@@ -115,14 +116,14 @@ class BaseLease:
 
     @property
     def lost(self) -> bool:
-        """Whether the claim can no longer be relied on. Final. True after release, too."""
+        """Whether the claim can no longer be relied on. Final. Also true after a release."""
         return self.released or self._hold.lost(now())
 
     @property
     def state(self) -> LeaseState:
         """``HELD``; ``UNKNOWN`` from a failed renewal until the next that succeeds; or ``LOST``.
 
-        Unknown is not lost: ``lost`` and ``check()`` go by the deadline alone.
+        An unknown lease is not lost: ``lost`` and ``check()`` rely on it until its deadline.
         """
         if self.lost:
             return LeaseState.LOST
@@ -135,8 +136,8 @@ class BaseLease:
     def check(self) -> None:
         """Raise LeaseLost, which says why, if the claim can no longer be relied on. No round trip.
 
-        This is what this process knows. If an operator has released the lease, it hears of that at
-        its next renewal, up to a third of the TTL later.
+        Limit: this process hears of an operator's release only at the next renewal, up to a third
+        of the TTL later.
         """
         if self.released:
             raise LeaseLost(f"the lease on {self.name!r} was released", name=self.name)
@@ -153,13 +154,13 @@ class BaseLease:
             complaint = f"{self!r} was never released; it was acquired in {by.thread} of {by}"
             self.released = True
             if not self._is_inner():
-                self._hold.lose(DROPPED)  # the watchdog logs it: a step may be under way here
+                self._hold.lose(DROPPED)  # the watchdog logs it: this may run in mid-step
             if self._hold.generation == process.generation():
                 warnings.warn(complaint, ResourceWarning, source=self, stacklevel=2)
 
     @property
     def _foreign(self) -> bool:
-        """Made before a fork: it belongs to the parent."""
+        """Whether it was made before a fork, and so belongs to the parent."""
         return not process.is_generation(self._hold.generation)
 
     def _extending(self, ttl: float | None) -> Step[None]:
@@ -191,7 +192,7 @@ class BaseLease:
             return not hold.is_over(now())
         try:
             return (yield from holding.release(client._queue, hold))
-        finally:  # somebody may be waiting for the release, nobody for this
+        finally:  # after the release: somebody may be waiting for that
             self._given_back()
 
     def _given_back(self) -> None:
@@ -200,18 +201,18 @@ class BaseLease:
         self._client.note_hold(hold.name, now() - hold.granted)
 
     def _ends_by(self, error: type[BaseException] | None) -> None:
-        """Called before the release, with the error that leaves its block, or None."""
+        """Called before the release at the end of a block. ``error``: the one that leaves it."""
 
     @property
     def _overdue(self) -> bool:
-        """Like ``lost``, but not final: the store decides, if it can be asked."""
+        """Like ``lost``, but not final: if the store can be asked, its answer decides."""
         return bool(self._hold.dead) or now() >= self._hold.deadline
 
     def _left(
         self, kept: bool | LockError, error: type[BaseException] | None, was_lost: bool
     ) -> None:
-        """After the release at the end of a block. If the body had the lock to its end, a failure
-        to tell the store is only logged. Raises LeaseLost if the body succeeded without the lock.
+        """Called after the release at the end of a block. Raises LeaseLost if the body succeeded,
+        but the lease was lost. ``kept``: the release's result, or its error, which is only logged.
         """
         if isinstance(kept, LockError):
             log.warning("release of %r not confirmed: %s", self.name, kept)
@@ -220,14 +221,14 @@ class BaseLease:
             raise self._hold.loss(now())
 
     def _is_inner(self) -> bool:
-        """Whether others that share the claim go on; called once, when it is released."""
+        """Whether other leases go on sharing the claim. Called once, when this one is released."""
         if self._entry is None or self._client._entries.leave(self._entry):
             return False
         (self._hold.on_lost or {}).pop(id(self), None)
         return True
 
     def _tell_when_lost(self, on_lost: Callable[[Any], object] | None) -> None:
-        """Have ``on_lost`` called. Each lease that shares a claim has its own."""
+        """Have ``on_lost`` called at a loss. Each lease that shares a claim has its own."""
         if on_lost is None:
             return
         hold = self._hold
@@ -236,28 +237,29 @@ class BaseLease:
         hold.on_lost[id(self)] = partial(_tell, weakref.ref(self), on_lost)
 
     def _finish(self) -> bool:
-        """Whether this call is the first release."""
+        """Mark the lease as released. Returns whether this is the first time."""
         first = not self.released
         self.released = True
         return first
 
 
 def _tell(reference: weakref.ref[BaseLease], on_lost: Callable[[Any], object]) -> object:
-    """Call ``on_lost`` with the lease, unless it is released or nobody has it any more."""
+    """Call ``on_lost`` with the lease, unless it is released or nothing refers to it any more."""
     lease = reference()
     return None if lease is None or lease.released else on_lost(lease)
 
 
 def give_back(lease: Lease | MultiLease) -> None:
-    """Release after the work is done. Errors of the store are logged: the work stands.
+    """Release a lease after the work under it is done. Errors of the store are only logged, because
+    the work stands.
 
-    The caller has checked the lease at the last moment at which everything could be undone.
+    The caller has checked the lease at the last moment at which the work could be undone.
     """
     result_of(give_back_async(lease))
 
 
 async def give_back_async(lease: Lease | MultiLease | AsyncLease | AsyncMultiLease) -> None:
-    """The same; those of asyncio are awaited."""
+    """Like ``give_back``, also for leases of asyncio."""
     if lease.released:
         return
     try:
@@ -282,4 +284,4 @@ def result_of(doing: Coroutine[Any, Any, R]) -> R:
         doing.send(None)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
-    raise TypeError("what a blocking client does must not be awaited")
+    raise TypeError("this coroutine runs without an event loop, so it must not wait for anything")

@@ -1,4 +1,4 @@
-"""What the clients and locks of both APIs have in common: everything but the waiting."""
+"""The part of clients and locks that the blocking and the asyncio API share: all but waiting."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 AnyLease = TypeVar("AnyLease", bound=BaseLease)
 
-MUTEX, TRY, ENQUEUE = Kind.MUTEX, Mode.TRY, Mode.ENQUEUE  # looked up once: that takes time
+MUTEX, TRY, ENQUEUE = Kind.MUTEX, Mode.TRY, Mode.ENQUEUE  # once: looking them up is slow
 NEW = tuple.__new__
 
 REMEMBERED_NAMES = 1024
@@ -38,7 +38,7 @@ REENTERED = {Kind.RW, Kind.REENTRANT}
 
 
 class BaseClient(ABC, Generic[AnyLease]):
-    """Settings, their validation per call, and the hold times that Retry-After comes from."""
+    """A client's settings, the check of each call's options, and hold times, for Retry-After."""
 
     _watchdog: Watchdog | AsyncWatchdog
 
@@ -50,14 +50,14 @@ class BaseClient(ABC, Generic[AnyLease]):
         self._entries = Entries()
         self._held_for: dict[str, float] = {}
         self._makers: dict[Hashable, Any] = {}
-        """Results of ``_maker`` that are used again and again; the users choose the keys."""
+        """Results of ``_maker`` that are used again, by a key that their user chooses."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.settings.alias!r} at {self.settings.shown_location}>"
 
     @abstractmethod
     def _lease(self, hold: Hold, entry: Entry | None = None) -> AnyLease:
-        """Make the lease of this client's API."""
+        """Make a lease of this client's API, blocking or asyncio."""
 
     @abstractmethod
     def _maker(self, kind: str) -> Callable[..., Any]:
@@ -71,11 +71,11 @@ class BaseClient(ABC, Generic[AnyLease]):
         return make(name, label)
 
     def retry_after(self, name: str) -> int:
-        """Whole seconds (1 to 60) after which another try is worth it, from recent hold times."""
+        """Whole seconds (1 to 60) after which to try again, estimated from recent hold times."""
         return min(max(math.ceil(self._held_for.get(name, 0.0)), 1), 60)
 
     def note_hold(self, name: str, seconds: float) -> None:
-        """Remember a hold time, as a moving average. All are forgotten if there are too many."""
+        """Remember a hold time, as a moving average. If there are too many names, forget all."""
         held = self._held_for
         before = held.get(name)
         if before is None and len(held) >= REMEMBERED_NAMES:
@@ -119,7 +119,7 @@ class BaseLock(Generic[AnyLease]):
         return f"<{type(self).__name__} {self.name!r}{used_as}>"
 
     def _permitted(self) -> None:
-        """For adapters: raise if it must not be acquired now."""
+        """For adapters: raise if the lock must not be acquired now."""
 
     def _acquiring(
         self,
@@ -127,7 +127,7 @@ class BaseLock(Generic[AnyLease]):
         request: Request | None = None,
         first: Made | None = None,
     ) -> Step[AnyLease]:
-        """If interrupted anywhere, it leaves neither a lease nor a place in the queue.
+        """Acquire. If this is interrupted anywhere, it leaves no lease and no place in the queue.
 
         ``first``: the first attempt with this request, if it has already been made.
         """
@@ -174,7 +174,8 @@ class BaseLock(Generic[AnyLease]):
         return lease
 
     def _entering_again(self) -> Step[AnyLease | None]:
-        """One more lease on what its owner holds in this process: most often without a request."""
+        """One more lease on the claim that this owner holds in this process; None: it holds none.
+        Most often, no request is sent."""
         client = self._client
         lease = client._entries.enter(self._key(), self._again)
         if lease is None or lease._entry is None:
@@ -184,8 +185,8 @@ class BaseLock(Generic[AnyLease]):
                 yield from lease._extending(self.ttl)
             lease._hold.renew_to(self.ttl, now())
             lease._tell_when_lost(self.on_lost)
-            client._watchdog.watch(lease._hold)  # ``close`` may have ended that
-        except BaseException:  # also if interrupted: nobody would leave this entry
+            client._watchdog.watch(lease._hold)  # ``close`` may have ended the renewal
+        except BaseException:  # also if interrupted: nobody has the lease
             lease._disown()
             yield from lease._releasing()
             raise
@@ -197,14 +198,14 @@ class BaseLock(Generic[AnyLease]):
         return lease
 
     def _is_inside(self) -> bool:
-        """Whether this very thread or task is inside, and would enter again."""
+        """Whether this very thread or task has a lease on this reentrant lock already."""
         if self._usage.kind is not Kind.REENTRANT:
             return False
         return self._client._entries.is_by(self._key(), self._itself())
 
     def _entrant(self) -> str:
-        """The key by which it may be entered again: the owner's, or this thread's or task's."""
-        process.notice_fork()  # else a child enters what its parent holds
+        """The key of those that may enter again: the owner's, or this thread's or task's."""
+        process.notice_fork()  # else a forked child would enter what its parent holds
         owner = self._usage.owner
         return entrants.named(owner) if owner else self._itself()
 
@@ -229,7 +230,7 @@ class BaseLock(Generic[AnyLease]):
         entrant = ""
         if kind is not MUTEX:
             if kind is Kind.REENTRANT and not isinstance(client.store, Reentrant):
-                kind = MUTEX  # it is entered again in this process, and the store does not know
+                kind = MUTEX  # entered again in this process only; the store sees a mutex
             elif kind in REENTERED:
                 entrant = self._entrant()
         asked = (

@@ -1,9 +1,9 @@
 """Several names at once: all of them, or none.
 
-The locks are taken one after the other in one order for everybody (the names' UTF-8 bytes), so two
-callers that name them in opposite orders do not wait for each other for ever. Limit: that holds for
-callers that take all their names through one ``multi``. A holder of one lock that asks for more can
-deadlock, until a timeout or MAX_HOLD ends it.
+The locks are acquired one after the other, by everybody in the same order (that of the names' UTF-8
+bytes). So two callers that give them in opposite orders do not wait for each other for ever. Limit:
+this needs callers that acquire all their names through one ``multi``. A holder of one lock that
+asks for more can deadlock, until a timeout or MAX_HOLD ends it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _MultiLease(Generic[AnyLease]):
 
     @property
     def name(self) -> str:
-        """All of them, for people."""
+        """All names in one text, for people."""
         return ", ".join(self._leases)
 
     @property
@@ -73,12 +73,12 @@ class _MultiLease(Generic[AnyLease]):
 
     @property
     def lost(self) -> bool:
-        """Whether one of them can no longer be relied on. Final."""
+        """Whether one of the leases can no longer be relied on. Final."""
         return any(lease.lost for lease in self._leases.values())
 
     @property
     def state(self) -> LeaseState:
-        """``LOST`` if one of them is, else ``UNKNOWN`` if one of them is, else ``HELD``."""
+        """``LOST`` if one of the leases is, else ``UNKNOWN`` if one is, else ``HELD``."""
         states = {lease.state for lease in self._leases.values()}
         worst = (LeaseState.LOST, LeaseState.UNKNOWN, LeaseState.HELD)
         return next(state for state in worst if state in states)
@@ -88,7 +88,7 @@ class _MultiLease(Generic[AnyLease]):
         return min(lease.remaining() for lease in self._leases.values())
 
     def check(self) -> None:
-        """Raise LeaseLost if one can no longer be relied on; the error has its name."""
+        """Raise LeaseLost if one of the leases can no longer be relied on; the error names it."""
         for lease in self._leases.values():
             lease.check()
 
@@ -107,7 +107,8 @@ class _MultiLease(Generic[AnyLease]):
         return releasing_all([*self._leases.values()])
 
     def _leaving(self, error: type[BaseException] | None) -> Step[None]:
-        """Leases that the body has released itself are left alone."""
+        """Release at the end of a block those leases that its body has not released. Raises
+        LeaseLost if the body succeeded, but one of them was lost."""
         ours: list[BaseLease] = [each for each in self._leases.values() if not each.released]
         for lease in ours:
             lease._ends_by(error)
@@ -117,7 +118,7 @@ class _MultiLease(Generic[AnyLease]):
             log.warning("release of %r not confirmed: %s", failure.name, failure)
         elif failure is not None:
             raise failure
-        # The store has answered for the others.
+        # For the others, the store has answered, and its answer decides.
         lost: list[BaseLease] = [each for each in overdue if each in failed]
         if error is None and (lost or not kept):
             raise _loss([*lost, *ours])
@@ -125,21 +126,21 @@ class _MultiLease(Generic[AnyLease]):
 
 class MultiLease(_MultiLease["Lease"], ThreadLease):
     """The leases of ``client.multi``. An error has the name of the lease that failed; ``release``
-    returns True if all were still ours."""
+    returns True if all of them were still held."""
 
     def _end(self, error: type[BaseException] | None) -> None:
         self._client.perform(self._leaving(error))
 
 
 class AsyncMultiLease(_MultiLease["AsyncLease"], TaskLease):
-    """As ``MultiLease``, awaited."""
+    """Like ``MultiLease``, but awaited."""
 
     async def _end(self, error: type[BaseException] | None) -> None:
         await self._client.perform(self._leaving(error))
 
 
 def releasing_all(leases: Sequence[BaseLease]) -> Step[bool]:
-    """Release each, the last one first, even if others fail. Then raise the graver error."""
+    """Release each, the last one first, even if some fail. Then raise the gravest error."""
     kept, _, failure = yield from _releasing_each(leases)
     if failure is not None:
         raise failure
@@ -149,24 +150,25 @@ def releasing_all(leases: Sequence[BaseLease]) -> Step[bool]:
 def _releasing_each(
     leases: Sequence[BaseLease],
 ) -> Step[tuple[bool, list[BaseLease], BaseException | None]]:
-    """Whether all that could be released were still ours; the others; and the graver error."""
+    """Returns whether all that could be released were still held; those whose release failed; and
+    the gravest error."""
     left, kept = [*leases], True
     failed: list[BaseLease] = []
     failure: BaseException | None = None
     unbegun: BaseLease | None = None
     while left:
         try:
-            while left:  # an interrupt may come between two of them, or before it has begun
+            while left:  # an interrupt may come between two releases, or before one begins
                 kept = (yield from left[-1]._releasing()) and kept
                 left.pop()
         except GeneratorExit:
             raise
-        except BaseException as error:  # noqa: BLE001  of several, one is raised below
+        except BaseException as error:  # noqa: BLE001  the gravest is raised below
             failure = _graver(failure, error)
             last = left[-1] if left else None
             if last is not None and (
                 last.released or last is unbegun
-            ):  # it has begun, or never will
+            ):  # this release has begun, or failed twice to begin
                 failed.append(left.pop())
             unbegun = last
     return kept, failed, failure
@@ -179,7 +181,7 @@ def _graver(one: BaseException | None, other: BaseException) -> BaseException:
 
 
 def _loss(leases: Sequence[BaseLease]) -> LeaseLost:
-    """The loss of the lease that was known to be lost, or that its store did not have any more."""
+    """The LeaseLost of the first lease that is known to be lost; if none is, of the first one."""
     found = next((lease for lease in leases if lease._hold.dead), leases[0])
     return found._hold.loss(now())
 
@@ -232,13 +234,13 @@ class MultiLock(ThreadLock[MultiLease], _MultiLock[MultiLease]):
     _locks: Sequence[Lock]
 
     def acquire(self, timeout: float | None | Unset = UNSET) -> MultiLease:
-        """Wait for all, for ``timeout`` seconds at most. Raises as ``Lock.acquire`` does; the error
-        has the name that was not granted, and none is held."""
+        """Wait for all names, for ``timeout`` seconds in all. Raises as ``Lock.acquire`` does: then
+        none of them is held, and the error has the name that was not granted."""
         return self._client.perform(self._acquiring(timeout, MultiLease))
 
 
 class AsyncMultiLock(TaskLock[AsyncMultiLease], _MultiLock[AsyncMultiLease]):
-    """As ``MultiLock``, awaited."""
+    """Like ``MultiLock``, but awaited."""
 
     _client: AsyncLockClient
     _locks: Sequence[AsyncLock]

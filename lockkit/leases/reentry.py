@@ -1,4 +1,4 @@
-"""Claims that their owner has entered more than once in this process, without asking the store."""
+"""Reentrant locks: claims that their owner enters again in this process without a request."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from lockkit.runtime.hold import Hold
 L = TypeVar("L")
 
 Key = tuple[str, str]
-"""The name and the entrant."""
+"""The name, and the key of those that may enter: see ``runtime.entrants``."""
 
 
 class Entry:
-    """One claim that several leases may share. It is given back with the last of them.
+    """One claim that several leases may share. The release of the last one gives it back.
 
-    They are not counted: an interrupt could come between a lease and its count.
+    They are not counted, because an interrupt could come between a lease and its count.
     """
 
     __slots__ = ("hold", "is_left", "key")
@@ -27,12 +27,12 @@ class Entry:
     def __init__(self, key: Key, hold: Hold) -> None:
         self.key = key
         self.hold = hold
-        self.is_left = False  #: set by the last of them: only one gives it back
+        self.is_left = False  #: the last lease has set this: no other may give the claim back
         if hold.on_lost is None:
             hold.on_lost = {}  # now, before several threads add to it
 
     def is_too_short(self, ttl: float) -> bool:
-        """Whether the claim must be extended for a lease of this ttl. Not if it already ends later:
+        """Whether the claim must be extended for a lease of this ttl. Not if it ends later anyway:
         an extension would shorten it."""
         moment = now()
         renewed = ttl <= self.hold.ttl and self.hold.renewable(moment)
@@ -40,23 +40,23 @@ class Entry:
 
 
 def takers(leases: Iterable[object]) -> set[str]:
-    """The threads and tasks that have taken them."""
+    """The keys of the threads and tasks that have taken these leases."""
     return {getattr(lease, "_taker", "") for lease in leases}
 
 
 class Entries:
-    """What the owners of one client have entered. Thread-safe; a forked child starts with none."""
+    """The reentrant claims of one client. Thread-safe; a forked child starts with none."""
 
     def __init__(self) -> None:
         self._forget()
         process.after_fork(self._forget)
 
     def _forget(self) -> None:
-        self._lock = threading.RLock()  # a lease may be collected while its thread is in here
+        self._lock = threading.RLock()  # a lease may be collected, and leave, in here
         self._held: dict[Key, Entry] = {}
 
     def enter(self, key: Key, make: Callable[[Entry], L]) -> L | None:
-        """One more lease on the name, if this owner holds it."""
+        """One more lease on the name; None if this owner does not hold it."""
         with self._lock:
             return make(self._held[key]) if self.inside(key) else None
 
@@ -66,18 +66,18 @@ class Entries:
         return entry is not None and entry.hold.used and not entry.hold.lost(now())
 
     def is_by(self, key: Key, taker: str) -> bool:
-        """Whether this owner holds the name by a lease that this thread or task has taken."""
+        """Whether this owner holds the name, by a lease that this thread or task has taken."""
         entry = self._held.get(key) if self.inside(key) else None
         return entry is not None and taker in takers(entry.hold.leases())
 
     def begin(self, key: Key, hold: Hold) -> Entry:
-        """The first lease on a claim that the store has just granted."""
+        """Note a claim that the store has just granted, for its first lease."""
         with self._lock:
             entry = self._held[key] = Entry(key, hold)
             return entry
 
     def leave(self, entry: Entry) -> bool:
-        """Called by a lease that is released. Returns whether it was the last one."""
+        """Called by a lease that is being released. Returns whether it was the last one."""
         with self._lock:
             if entry.is_left or entry.hold.used:
                 return False

@@ -1,7 +1,7 @@
-"""``until="commit"``: a lease that the end of a transaction gives back, and nothing earlier.
+"""``until="commit"``: a lease that is released at the end of a transaction, and not earlier.
 
-For locks deep in code that is called inside a transaction. The adapter knows what a transaction is,
-and when it has ended; this is the part that all adapters share.
+For locks deep in code that is called inside a transaction. The adapter knows its transactions, and
+when they end; this is the part that all adapters share.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ InAtomic: TypeAlias = Literal["refuse", "allow"]
 Until: TypeAlias = Literal["commit"]
 
 NUMBERED = "SELECT pg_current_xact_id_if_assigned() IS NOT NULL"
-"""PostgreSQL numbers a transaction at its first change, or at the first row that it locks."""
+"""Whether the transaction has changed anything or locked a row: PostgreSQL then numbers it."""
 
 
 class InAtomicOptions(TypedDict, total=False):
@@ -49,7 +49,7 @@ def check_until(value: object) -> None:
 
 
 def only_blocking(until: object) -> None:
-    """Raise ConfigurationError for a lock of asyncio: no loop waits for a transaction's end."""
+    """Raise ConfigurationError if a lock of asyncio has ``until``: only a blocking one may."""
     check_until(until)
     if until is not None:
         raise ConfigurationError(
@@ -59,19 +59,19 @@ def only_blocking(until: object) -> None:
 
 
 def refuse_level(level: str, name: str) -> None:
-    """Raise OpenTransaction under an isolation level whose snapshot is older than the grant."""
+    """Raise OpenTransaction if this isolation level reads a snapshot from before the grant."""
     if level.upper().replace("-", " ") in {"REPEATABLE READ", "SERIALIZABLE"}:
         raise OpenTransaction(
             f"the lock {name!r} was asked for inside a transaction that is {level}, after its "
-            f"first statement: it goes on reading what was there before. Acquire the lock before "
-            f"the transaction, or as its first step where the database can tell that, or use READ "
-            f"COMMITTED",
+            f"first statement: such a transaction does not see later changes of others. Acquire "
+            f"the lock before the transaction, or as its first step if the database can tell that "
+            f"it is the first, or use READ COMMITTED",
             name=name,
         )
 
 
 class Transaction(ABC):
-    """An open transaction, and the leases that its end gives back."""
+    """An open transaction, and the leases that are released at its end."""
 
     ended = False  #: once true, leases that are not released are not renewed any more
 
@@ -84,7 +84,7 @@ class Transaction(ABC):
 
     @abstractmethod
     def refuse_snapshot(self, name: str) -> None:
-        """Raise OpenTransaction if it would not see what the last holder has committed."""
+        """Raise OpenTransaction if this transaction would not see the last holder's COMMIT."""
 
     def keep(self, lease: Lease) -> None:
         """From now on, a ``release`` of the lease leaves it to the transaction's end."""
@@ -92,11 +92,11 @@ class Transaction(ABC):
         self._leases.append(lease)
 
     def kept(self, lock: CommitLock) -> Lease | None:
-        """The lease that it already has, if that serves the lock: a service may be called twice."""
+        """The lease that it already keeps, if that serves the lock: code may ask for it twice."""
         return next((lease for lease in self._leases if lock._is_served_by(lease)), None)
 
     def has_leases(self) -> bool:
-        """Whether one is left that its end is to give back."""
+        """Whether a lease is left to be released at its end."""
         return any(not lease.released for lease in self._leases)
 
     def check(self) -> None:
@@ -106,7 +106,7 @@ class Transaction(ABC):
                 lease.check()
 
     def give_back(self) -> None:
-        """Called after the end. Errors are logged: the transaction stands as it is."""
+        """Release the leases, after the end. Errors are only logged: the transaction has ended."""
         self.ended = True
         while self._leases:
             give_back(self._leases.pop())
@@ -130,15 +130,15 @@ class CommitLock(Lock):
         request: Request | None = None,
         first: Made | None = None,
     ) -> Step[Lease]:
-        """The same lease again if the transaction keeps one at least as strong.
+        """Acquire; or return a lease again that a transaction keeps, if it serves this lock.
 
-        Raises OpenTransaction if the transaction has a snapshot that is older than the grant.
+        Raises OpenTransaction if a transaction has a snapshot that is older than the grant.
         """
         kept = self._kept()
         if kept is None and not self._is_inside():
             for transaction in self._client._transactions():
                 transaction.refuse_snapshot(self.name)
-        # One that had only read may just have been ended.
+        # Once more: ``refuse_snapshot`` may have ended one that had only read.
         transactions = self._client._transactions()
         lease = kept
         if lease is None:
@@ -159,7 +159,7 @@ class CommitLock(Lock):
         return next((lease for lease in found if lease is not None), None)
 
     def _is_served_by(self, lease: Lease) -> bool:
-        """Whether it holds this name as this kind, for the same owner, and alone if this must."""
+        """Whether it holds this name, for the same kind and owner, and alone if this lock does."""
         held = lease._hold.request
         if lease.lost or lease._client is not self._client or held.name != self.name:
             return False
