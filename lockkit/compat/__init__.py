@@ -1,1 +1,1 @@
-"""Locks of lockkit with the interfaces of other libraries. Each module needs its library."""
+"""Locks with the interfaces of other libraries. Each module needs the library of its name."""

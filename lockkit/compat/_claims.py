@@ -1,4 +1,4 @@
-"""What the blocking and the asyncio lock of ``redis`` share: one attempt and what is kept."""
+"""The part that the blocking and the asyncio lock of ``redis`` share: claims and their state."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from lockkit.stores.redis.plain.language import FOREVER, LONGEST
 C = TypeVar("C", LockClient, AsyncLockClient)
 
 OURS = "_lockkit"
-"""Attribute of a pool: lockkit's clients for it, which end with it."""
+"""The attribute of a pool that keeps lockkit's clients for it. They live as long as the pool."""
 
 SHORTEST = 10
-"""Milliseconds. A shorter timeout may be over when the reply comes, each time that it is asked for.
-The server refuses those below one."""
+"""Milliseconds. A lock with a shorter timeout may have expired when the reply comes, each time that
+lockkit asks for it. The server refuses timeouts below one millisecond."""
 
 UNKNOWN = "0" * 32 + ":"
-"""Stands in for the token when only the key's value is known. Such an acquisition is not released
-later, because its user may have given the token to another one by then. Its expiry is unknown, too.
-"""
+"""Begins the token of a claim of which only the key's value is known, and not when it expires. If
+its release fails, that is not tried again later: by then, the user may have given this value to
+another claim."""
 
 
 class Acquisition:
-    """What lockkit knows of an acquired lock. It is renewed as long as somebody has this."""
+    """An acquired lock. With ``renew``, it is renewed as long as something refers to this."""
 
     def __init__(self, hold: Hold, by: int) -> None:
-        """``by``: the thread or task. Tasks, and threads without ``thread_local``, may share a
-        lock object, and what it knows is what the last of them has acquired."""
+        """``by``: the thread or task that acquired it. Tasks, and threads without ``thread_local``,
+        may share a lock object, which then keeps only the last acquisition."""
         self.hold = hold
         self.by = by
         self._ended = False
@@ -55,7 +55,7 @@ class Acquisition:
 
     @property
     def value(self) -> bytes:
-        """What the key says: see plain_value.lua."""
+        """The value of the key: see plain_value.lua."""
         _, colon, value = self.hold.token.partition(":")
         return bytes.fromhex(value) if colon else self.hold.token.encode()
 
@@ -66,14 +66,14 @@ class Acquisition:
 class Attempt(NamedTuple):
     request: Request
     wait: float | None  #: seconds; None: for ever
-    suffix: str  #: of the token: what the key is to say instead of it
+    suffix: str  #: of the token: the key's value, if the user gave one
 
     def new_token(self) -> str:
         return new_token() + self.suffix
 
 
 class Queueing:
-    """What both classes have beside redis-py's: ``renew``, ``fencing_token``."""
+    """The additions of both classes to redis-py's locks: ``renew`` and ``fencing_token``."""
 
     redis: Any
     name: Any
@@ -84,16 +84,17 @@ class Queueing:
     local: Any
 
     def __init__(self, *args: Any, renew: bool = False, **kwargs: Any) -> None:
-        """Takes redis-py's arguments. ``renew``: it does not expire while somebody has this object
-        and has not released it; needs a ``timeout``. Default: it expires, as redis-py's does."""
+        """Takes redis-py's arguments, and ``renew``. If that is true, an acquired lock is renewed
+        until it is released or nothing refers to this object any more; this needs a ``timeout``.
+        Default: the lock expires after ``timeout`` seconds, as redis-py's does."""
         super().__init__(*args, **kwargs)
         self.renew = renew
 
     @property
     def fencing_token(self) -> int:
-        """The token of the grant that this thread (with ``thread_local``) has; grows with each.
+        """A number that grows with each grant of the key; with ``thread_local``, this thread's.
 
-        Limit: locks of redis-py's own have none. Raises LockError if it is not acquired."""
+        Limit: redis-py's own locks have none. Raises LockError if the lock is not acquired."""
         acquisition = self._acquisition
         if acquisition is None or acquisition.hold.fence is None:
             raise LockError(
@@ -110,14 +111,14 @@ class Queueing:
         return found
 
     def _acquired_since(self, before: Acquisition | None, by: int) -> Acquisition | None:
-        """What this thread or task itself has acquired."""
+        """The acquisition of this thread or task itself, if there is one after ``before``."""
         found = self._acquisition
         return None if found is None or found is before or found.by != by else found
 
     def _claim(
         self, sleep: Any, blocking: Any, blocking_timeout: Any, token: Any, owner: str
     ) -> Attempt | None:
-        """None: redis-py's own acquire does it, with this timeout."""
+        """The attempt to make. None: the timeout is so short that redis-py must make it."""
         milliseconds = int(self.timeout * 1000) if self.timeout else None
         if milliseconds is not None and milliseconds < SHORTEST:
             return None
@@ -144,7 +145,7 @@ class Queueing:
             client._watchdog.watch(hold)
 
     def _released(self, client: LockClient | AsyncLockClient, value: bytes) -> Hold:
-        """The hold to be released in the store: that of the key with this value."""
+        """Forget the acquisition, and return a hold to release: that of the key with this value."""
         acquisition = self._acquisition
         token, deadline = UNKNOWN + value.hex(), -math.inf
         if acquisition is not None:
@@ -157,11 +158,11 @@ class Queueing:
                 deadline = -math.inf if hold.lost(now()) else hold.deadline
         name = self._encoded(self.name).decode(errors="surrogateescape")
         request = Request(name, token, FOREVER, "")
-        return Hold(request, None, deadline, now(), whole=False)  # the server decides
+        return Hold(request, None, deadline, now(), whole=False)  # not whole: the server decides
 
     @contextmanager
     def _extending(self, additional: Any, *, replaces: bool) -> Iterator[None]:
-        """Note the requested time, so that no renewal shortens it and a release reckons with it."""
+        """Note the requested time: no renewal may shorten it, and a release must know of it."""
         acquisition = self._acquisition
         if acquisition is None or acquisition.value != self._encoded(self.local.token):
             yield
@@ -174,7 +175,7 @@ class Queueing:
             hold.renewed(number, sent, left, now())
         finally:
             if self.renew:
-                self._client()._watchdog.watch(hold)  # it may be due sooner than before
+                self._client()._watchdog.watch(hold)  # its renewal may be due sooner
 
     def _not_owned(self) -> LockNotOwnedError:
         text = "Cannot release a lock that's no longer owned"
@@ -189,10 +190,11 @@ def hold_of(granted: Granted) -> Hold:
 def acquiring(
     store: Waited, attempt: Attempt, taken: Callable[[Hold], None], first: Made | None = None
 ) -> Step[None]:
-    """A grant by message lasts only as long as a waiter counts as alive: give it the whole ttl.
+    """Acquire. A grant by message lasts only as long as a waiter counts as alive, so it is extended
+    to the whole ttl.
 
-    ``taken``: notes it. Interrupted before that is done, it leaves nothing behind. ``first``: the
-    first attempt, if it was made already."""
+    ``taken`` is called with the hold, to keep it. If this is interrupted before that has returned,
+    it leaves nothing behind. ``first``: the first attempt, if it was made already."""
     request, wait, _ = attempt
     until = None if wait is None else now() + wait
     while True:
@@ -205,7 +207,7 @@ def acquiring(
             taken(hold)
         except GeneratorExit:
             raise
-        except LeaseLost:  # an operator was faster
+        except LeaseLost:  # gone before it was extended, as by an operator: try again
             wait = None if until is None else max(until - now(), 0.0)
             request = request._replace(token=attempt.new_token())
         except BaseException:
@@ -216,13 +218,14 @@ def acquiring(
 
 
 def _may_be_short(request: Request) -> bool:
-    """If the ttl is half a second or less, the grant does not show that it was shortened."""
+    """Whether it may be a grant by message that lasts for less than the ttl. A grant does not show
+    that itself if the ttl is half a second or less."""
     return request.mode is Mode.POLL and request.ttl <= alive_for(request.ttl)
 
 
 def _seconds_of_tries(sleep: float, most: float | None) -> float | None:
-    """redis-py tries at once and after each ``sleep``, and gives up if the next try would be later
-    than ``blocking_timeout``: so it may give up at once."""
+    """The seconds for which redis-py tries; None: for ever. It tries at once and after each
+    ``sleep``, and gives up if the next try would come after ``blocking_timeout``."""
     if most is None or most == math.inf:
         return None
     if sleep <= 0:
@@ -231,7 +234,7 @@ def _seconds_of_tries(sleep: float, most: float | None) -> float | None:
 
 
 def client_for(handed: Any, kind: type[C], loop: asyncio.AbstractEventLoop | None = None) -> C:
-    """One client per pool, which ends with it. For asyncio, one per event loop."""
+    """The client of a pool, which lives as long as the pool. For asyncio, one per event loop."""
     pool = pool_of(handed)
     clients: dict[asyncio.AbstractEventLoop | None, Any] = vars(pool).setdefault(OURS, {})
     known = clients.get(loop)
@@ -249,7 +252,7 @@ def client_for(handed: Any, kind: type[C], loop: asyncio.AbstractEventLoop | Non
 
 @contextmanager
 def errors_of_redis() -> Iterator[None]:
-    """The store's errors as those of the driver that caused them."""
+    """Raise errors of the store as those of redis-py that caused them, or that are like them."""
     try:
         yield
     except BackendError as error:

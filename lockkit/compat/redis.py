@@ -1,4 +1,4 @@
-"""redis-py's locks, waited for in a queue and with a fencing token: a drop-in.
+"""A drop-in for redis-py's locks that has a queue and fencing tokens.
 
 ::
 
@@ -7,11 +7,11 @@
     with redis.Redis().lock("stock:42", timeout=5, lock_class=Lock) as lock:
         lock.fencing_token
 
-Everything else is redis-py's: arguments, defaults, exceptions, the key and what it says. So such
+Everything else is redis-py's: arguments, defaults, exceptions, the key and its value. So these
 locks, those of redis-py, and lockkit's over ``?protocol=plain`` exclude one another. Guarantee and
-limits are those of ``lockkit.stores.redis.plain``. Two failures of redis-py are not repeated: a
-reply that is lost is asked for again, and an ``acquire`` that is interrupted or cancelled leaves no
-key behind.
+limits are those of ``lockkit.stores.redis.plain``. Two faults of redis-py are avoided: if a reply
+is lost, the request is repeated, and an ``acquire`` that is interrupted or cancelled leaves no key
+behind.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from lockkit.stores.redis.handed import LentStore
 __all__ = ["AsyncLock", "AsyncRedis", "Lock", "Redis"]
 
 LOCK_CLASS = 4
-"""The place of the class among the arguments of ``lock``, after the name."""
+"""The position of ``lock_class`` among the arguments of ``Redis.lock`` after the name."""
 
 
 class Lock(Queueing, redis.lock.Lock):
@@ -102,7 +102,7 @@ class Lock(Queueing, redis.lock.Lock):
             raise
 
     def _let_go(self, before: Acquisition | None) -> None:
-        """Interrupted after it was acquired: nobody would release it."""
+        """Release after an interrupt that came after the acquisition: nobody else would."""
         acquisition = self._acquired_since(before, get_ident())
         if acquisition is not None:
             self.local.token = None
@@ -135,7 +135,7 @@ class AsyncLock(Queueing, redis.asyncio.lock.Lock):
     async def acquire(
         self, blocking: Any = None, blocking_timeout: Any = None, token: Any = None
     ) -> bool:
-        """As redis-py's; see ``Lock.acquire``. Cancelling it leaves neither a key nor a waiter."""
+        """Like redis-py's; see ``Lock.acquire``. If it is cancelled, it leaves no key or waiter."""
         claim = self._claim(None, blocking, blocking_timeout, token, process.owner_text(""))
         if claim is None:
             self.local.acquisition = None
@@ -160,7 +160,7 @@ class AsyncLock(Queueing, redis.asyncio.lock.Lock):
         return client_for(self.redis, AsyncLockClient, asyncio.get_running_loop())
 
     async def _let_go(self, before: Acquisition | None) -> None:
-        """Cancelled after it was acquired: nobody would release it."""
+        """Release after a cancellation that came after the acquisition: nobody else would."""
         acquisition = self._acquired_since(before, _this_task())
         if acquisition is not None:
             self.local.token = None
@@ -168,8 +168,8 @@ class AsyncLock(Queueing, redis.asyncio.lock.Lock):
                 await self.do_release(acquisition.value)
 
     async def release(self) -> None:
-        """As redis-py's, which forgets the token when the server has replied. By then another task
-        may have acquired the same object, and what it has is kept."""
+        """Like redis-py's, which forgets the token when the server has replied. By then another
+        task may have acquired the lock by the same object: its token is kept."""
         before = self._acquisition
         try:
             await super().release()
@@ -200,7 +200,7 @@ class AsyncLock(Queueing, redis.asyncio.lock.Lock):
 
 
 class Redis(redis.Redis):
-    """A client whose ``lock`` makes lockkit's, unless it is given another ``lock_class``.
+    """A client whose ``lock`` makes locks of this module, unless ``lock_class`` is given.
 
     For django-redis: ``"OPTIONS": {"REDIS_CLIENT_CLASS": "lockkit.compat.redis.Redis"}``."""
 
@@ -210,7 +210,7 @@ class Redis(redis.Redis):
 
 
 class AsyncRedis(redis.asyncio.Redis):
-    """The same for asyncio."""
+    """Like ``Redis``, for asyncio."""
 
     def lock(self, name: Any, *args: Any, **options: Any) -> Any:
         args, options = _with_class(AsyncLock, args, options)
@@ -224,7 +224,7 @@ def _this_task() -> int:
 def _with_class(
     ours: type, args: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of ``lock``, after the name, with our class if they have none."""
+    """The arguments of ``lock`` after the name, with our class if they have no ``lock_class``."""
     if len(args) > LOCK_CLASS:
         return (*args[:LOCK_CLASS], args[LOCK_CLASS] or ours, *args[LOCK_CLASS + 1 :]), options
     return args, {**options, "lock_class": options.get("lock_class") or ours}
