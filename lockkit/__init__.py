@@ -83,14 +83,15 @@ __all__ = [
 def connect(
     url: str | None = None, *, client: object = None, **options: Unpack[ClientOptions]
 ) -> LockClient:
-    """A client for the store at ``url`` (default: $LOCKKIT_URL, or else an SQLite file).
+    """Make a client for the store at ``url``. No connection is made before the first lock.
 
-    An empty ``url`` is an error, because an unset setting would otherwise lock in another store.
-    ``client``, in place of a URL: a client or a pool of redis-py, or an engine of SQLAlchemy. The
-    locks use its connections.
-    Options are the settings of an alias in lower case: key_prefix, ttl, acquire_timeout, max_hold,
-    max_queue, options, backend. Nothing is connected before the first lock. Raises
-    ConfigurationError.
+    Default: the store in $LOCKKIT_URL; if that is not set, an SQLite file of this user, with a
+    RuntimeWarning. An empty ``url`` is an error, because an unset setting would otherwise lock in
+    another store. ``client``, in place of a URL: a client or a pool of redis-py, or an engine of
+    SQLAlchemy. The locks use its connections.
+
+    The options are the settings of an alias in lower case: key_prefix, ttl, acquire_timeout,
+    max_hold, max_queue, options, backend. Durations are seconds. Raises ConfigurationError.
     """
     from lockkit.leases.client import LockClient
     from lockkit.leases.default_store import connection_settings
@@ -109,7 +110,7 @@ _PLACES = {
 
 
 def __getattr__(attribute: str) -> Any:
-    """Import at first use: many programs import more than they run."""
+    """Import a name at its first use, because many programs import lockkit and use little of it."""
     from importlib import import_module
 
     if attribute == "aio":

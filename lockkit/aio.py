@@ -1,8 +1,8 @@
-"""The asyncio API: the twin of ``lockkit``, awaited.
+"""The asyncio API: like ``lockkit``, but its calls are awaited.
 
-There are two sets of classes, so that a forgotten ``await`` is a type error. Databases, and
-blocking clients of your own, are called in worker threads. A client belongs to the loop of its
-first lock.
+It has classes of its own, so that a forgotten ``await`` is a type error. Databases, and blocking
+clients that you hand to ``connect``, are called in worker threads. A client belongs to the event
+loop in which it acquires its first lock.
 """
 
 from __future__ import annotations

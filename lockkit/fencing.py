@@ -3,9 +3,9 @@
 A lock cannot stop a holder that was paused after its last check and wakes up when somebody else
 holds the name. The resource can: it remembers the largest token that has written to it, and
 refuses smaller ones in the statement that writes. (M. Kleppmann, "How to do distributed locking",
-2016.) The table needs a column for it: a 64-bit integer, not null, with default 0.
+2016.) The table needs a column for this token: a 64-bit integer, not null, with default 0.
 
-There are two ways, for a cursor of the DB-API and for SQLAlchemy::
+There are two ways, one for a cursor of the DB-API and one for SQLAlchemy::
 
     fencing.execute(
         cursor, "UPDATE stock SET count = count - ?, {set} WHERE sku = ? AND {unless_stale}",
@@ -15,8 +15,8 @@ There are two ways, for a cursor of the DB-API and for SQLAlchemy::
                 lease=lease, column=Stock.fence)
 
 Guarantee: an earlier holder never overwrites the write of a later holder of the same name, however
-long it was paused. Limit: all programs must write these rows through this module, under the same
-name. Tokens of different names cannot be compared.
+long it was paused. Limit: all programs must write these rows through this module, under a lock of
+the same name. Tokens of different names cannot be compared.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _COMMENTS = re.compile(r"(?:\s|--[^\n]*|/\*.*?\*/|\#[^\n]*)*", re.DOTALL)
 _SET = "{set}"
 _CHECK = "{unless_stale}"
 _FOUND_ROWS = 2
-"""MySQL's client flag: an UPDATE counts the rows that it has found."""
+"""MySQL's flag CLIENT.FOUND_ROWS: an UPDATE counts the rows it finds, not those it changes."""
 
 
 class Cursor(Protocol):
-    """The members of a DB-API cursor that are used, with any style of placeholders."""
+    """The members of a DB-API cursor that ``execute`` uses. Placeholders may be of any style."""
 
     @property
     def rowcount(self) -> int: ...
@@ -67,22 +67,24 @@ def execute(
 ) -> None:
     """Run an UPDATE or DELETE that a stale holder cannot make. You commit or roll back.
 
-    The statement has ``{unless_stale}`` in its WHERE. It has ``{set}`` in its SET, unless it begins
-    with DELETE. Both are filled in with integers and need no parameter. Put an OR
-    into parentheses: ``WHERE (a OR b) AND {unless_stale}``. Placeholders are those of your driver.
-    ``rows``: the number of rows that the statement must write.
+    The statement must have ``{unless_stale}`` in its WHERE and, unless it begins with DELETE,
+    ``{set}`` in its SET. They become ``fence <= 42`` and ``fence = 42``, for the column and the
+    token, and need no parameter. Put an OR into parentheses: ``WHERE (a OR b) AND {unless_stale}``.
+    Placeholders are those of your driver. ``rows``: the least number of rows that the statement
+    must write.
 
-    Raises LeaseLost if it writes fewer, because a later holder has written them or they are not
-    there. Raises ConfigurationError
+    Raises LeaseLost if the lease is lost, or if the statement writes fewer rows, because a later
+    holder has written them or they are not there. Raises ConfigurationError
 
-    - if the driver does not say how many rows were written, such as sqlite3 after WITH;
+    - if the driver does not say how many rows were written, as sqlite3 for a WITH statement;
     - if PyMySQL or mysqlclient counts the rows that were changed, and not those that were found: a
       write that changes nothing would look like one that came too late. Connect with
       ``client_flag=CLIENT.FOUND_ROWS``, and have other drivers of MySQL do the same;
-    - for a statement without the two marks, and for a column name that is not plain;
-    - for a lease that others may share, such as that of a semaphore.
+    - if the statement does not have each mark once, or the column is not a plain name;
+    - if the lease is on several names, if others may share it (a semaphore's or a reader's), or if
+      its store has no fencing tokens.
 
-    Roll back after LeaseLost, and if the driver does not say: it may have written some rows.
+    Roll back after LeaseLost, and after an unknown number of rows: some may have been written.
     """
     filled = _filled(statement, lease, column)
     if rows > 0 and not _deletes(statement):
@@ -107,10 +109,12 @@ def run(
 ) -> int:
     """Execute SQLAlchemy's ``update()`` or ``delete()``; return the number of rows written.
 
-    0 means that no row matched. Raises LeaseLost if a later holder has written a matching row.
-    Then roll back, because it may have written other rows. One more SELECT, on the connection of
-    the statement, checks this. Limit: if a session routes by statement and its ``get_bind`` ignores
-    ``bind``, that SELECT runs without the session's events and their criteria.
+    0 means that no row matched. Raises LeaseLost if the lease is lost, or if a later holder has
+    written a matching row. Then roll back, because the statement may have written other rows.
+    Raises ConfigurationError for a lease that ``execute`` refuses. One more SELECT, on the
+    connection of the statement, looks for rows of later holders. Limit: if a session chooses its
+    engine by the statement, and its ``get_bind`` ignores ``bind``, that SELECT runs outside the
+    session: without the session's events, and without criteria that they add.
     """
     from sqlalchemy import Update, select
 
@@ -121,7 +125,7 @@ def run(
     written = cast("CursorResult[Any]", connection.execute(fenced))
     left = [] if statement.whereclause is None else [statement.whereclause]
     newer = select(column).select_from(statement.table).where(*left, column > token).limit(1)
-    for dialect in ("mysql", "mariadb"):  # which would otherwise read an older snapshot
+    for dialect in ("mysql", "mariadb"):  # otherwise they read an older snapshot
         newer = newer.suffix_with("LOCK IN SHARE MODE", dialect=dialect)
     if _found(connection, newer, written.connection):
         raise stale(lease)
@@ -129,8 +133,11 @@ def run(
 
 
 def token_of(lease: BaseLease | MultiLease) -> int:
-    """The fencing token for a write. Raises LeaseLost. Raises ConfigurationError for several
-    names, and if others may hold the name as well, because then no holder is the latest."""
+    """The fencing token for a write. Raises LeaseLost if the lease is lost.
+
+    Raises ConfigurationError if the lease is on several names, if its store has no fencing tokens,
+    or if others may share the name, because then no holder is the latest.
+    """
     token = lease.fencing_token
     if lease.shared:
         raise ConfigurationError(
@@ -142,7 +149,7 @@ def token_of(lease: BaseLease | MultiLease) -> int:
 
 
 def stale(lease: BaseLease | MultiLease) -> LeaseLost:
-    """The error of a write that came too late."""
+    """Make the error for a write that came too late."""
     return LeaseLost(
         f"a write under {lease.name!r} was refused: a later holder than this one "
         f"(fencing token {lease.fencing_token}) has written, or there is no such row; "
@@ -156,13 +163,13 @@ def _found(
     rows: Select[Any],
     wrote: Connection,
 ) -> bool:
-    """Whether there are such rows. Asks the connection that wrote: a session may read elsewhere."""
+    """Whether the SELECT finds a row on the connection that wrote: a session may read elsewhere."""
     from sqlalchemy import Connection
 
     if not isinstance(connection, Connection):
         try:
             heeded = connection.get_bind(bind=wrote) is wrote
-        except TypeError:  # it takes no such argument, as in SQLAlchemy's example of routing
+        except TypeError:  # its get_bind takes no ``bind``, as in SQLAlchemy's example of routing
             heeded = False
         if heeded:
             return connection.execute(rows, bind_arguments={"bind": wrote}).first() is not None
@@ -170,7 +177,10 @@ def _found(
 
 
 def _check_that_found_rows_count(cursor: Cursor) -> None:
-    """Only PyMySQL and mysqlclient show the flag. Django and SQLAlchemy set it."""
+    """Raise ConfigurationError if MySQL would count changed rows.
+
+    Only PyMySQL and mysqlclient show the flag. Django and SQLAlchemy set it.
+    """
     flags = getattr(getattr(cursor, "connection", None), "client_flag", None)
     if isinstance(flags, int) and not flags & _FOUND_ROWS:
         raise ConfigurationError(

@@ -47,23 +47,25 @@ class PerLoop(Generic[C]):
         return clients[key][0]
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> _Clients[C]:
-        """Start with a loop, and forget closed ones, which their clients would keep alive."""
+        """Begin with a loop, and forget the closed ones, which their clients would keep alive."""
         for other in list(self._loops):
             if other.is_closed():
                 del self._loops[other]
         return self._loops.setdefault(loop, {})
 
     def clear(self) -> None:
-        """Forget all clients; each is closed by its loop."""
+        """Forget all clients. Each loop closes its own."""
         with self._mutex:
             self._loops.clear()
 
     def _closed_with_its_loop(self, client: C, key: str) -> AsyncGenerator[None, None]:
-        """An async generator that has begun. The running loop finishes it when the loop shuts
-        down, or when nothing refers to it any more. asyncio has no other hook for a loop's end.
+        """An async generator that has begun, and closes the client at its end.
+
+        The running loop ends it when the loop shuts down, or when nothing refers to the generator
+        any more. asyncio has no other hook for a loop's end.
         """
         keeper = self._closing(client, key)
-        with suppress(StopIteration):  # it has reached its yield
+        with suppress(StopIteration):  # raised when it reaches its yield
             keeper.__anext__().send(None)
         return keeper
 
