@@ -36,12 +36,12 @@ def _shown(convert: Callable[[str], T]) -> Callable[[str], T]:
 
 @_shown
 def _name(text: str) -> str:
-    """The name, from text with the escapes that are shown."""
+    """The name. The text may have escapes, as names do where they are shown."""
     return check_name(unescape(text))
 
 
 def _order_name(text: str) -> str:
-    """The name of an order's lock as it is listed, or the key alone."""
+    """The name of an order's lock, from that name as it is listed or from the order's key alone."""
     return f"order:{text}" if re.fullmatch(ORDER_KEY, text) else _name(text)
 
 
@@ -55,7 +55,7 @@ def _duration_or_none(text: str) -> float | None:
 def _interval(text: str, least: float = SHORTEST_INTERVAL) -> float:
     if _duration(text) < least:
         raise argparse.ArgumentTypeError(f"the shortest interval is {least} seconds")
-    if _duration(text) > LONGEST:  # neither time.sleep nor every store takes it
+    if _duration(text) > LONGEST:  # time.sleep and some stores refuse more
         raise argparse.ArgumentTypeError("the longest interval is 366 days")
     return _duration(text)
 
@@ -92,8 +92,8 @@ def _list(parser: Parser) -> None:
     add = parser.add_argument
     _add_aliases(parser)
     add("--stuck", **FLAG, help="only what an operator should look at, and why")
-    add("--older-than", **DURATION, help="only leases held for longer: 90, 5m, 2h. They are stuck")
-    add("--waiting-longer-than", **DURATION, help="only names with a longer wait. They are stuck")
+    add("--older-than", **DURATION, help="leases held longer (90, 5m, 2h): they count as stuck")
+    add("--waiting-longer-than", **DURATION, help="names with longer waits: they count as stuck")
     add("--lost", **FLAG, help="also the last words of leases that were not released")
     add("--match", **GLOB, help="only names like this, such as 'stock:*'")
     add("--owner", **GLOB, help="only owners whose host, host:pid or label is like this")

@@ -33,10 +33,10 @@ class _Change(NamedTuple):
     command: str
     verb: str
     done: str
-    state: str  #: the state of a name that it changes
-    concerns: Callable[[LockInfo], bool]
+    state: str  #: the state of the names that it can change
+    concerns: Callable[[LockInfo], bool]  #: whether it can change this lease
     question: str
-    make: Callable[[LockClient, LockInfo, str], bool]  #: False: it is no longer as it was shown
+    make: Callable[[LockClient, LockInfo, str], bool]  #: False: no longer as shown
     changed: str  #: why it was not done, if ``make`` returned False
     success: str
     as_: str = ""  #: done or retry, for the log
@@ -161,7 +161,7 @@ def _nothing(kind: _Change, rows: list[Row], where: str) -> str:
 
 
 def _hint(kind: _Change, name: str) -> str:
-    """What may be wrong with a name that nothing can be done about."""
+    """A likely mistake in the name, if nothing with this name can be changed."""
     if set(name) & set("*?["):
         return "; give one exact name, not a pattern"
     is_id = kind.verb == "resolve" and not name.startswith("order:")
@@ -169,7 +169,7 @@ def _hint(kind: _Change, name: str) -> str:
 
 
 def _unasked(name: str, rows: list[Row], stores: Stores) -> str:
-    """Where the name is, and which aliases could not be asked and may have it as well."""
+    """Where the name was found, and the aliases that could not be asked and may have it, too."""
     also = ", ".join(map(escape, [*stores.down, *stores.wrong]))
     found = ", ".join(dict.fromkeys(escape(row.alias) for row in rows))
     seen = f"is in {found}, and may be in {also} as well" if found else f"may be in {also}"
@@ -177,7 +177,8 @@ def _unasked(name: str, rows: list[Row], stores: Stores) -> str:
 
 
 def _check_name(arguments: argparse.Namespace, rows: list[Row]) -> None:
-    """Raise UsageError if a clipped name fits several names, or if --yes would skip the look."""
+    """Raise UsageError if a clipped name fits several names, or if it fits one that nobody would
+    look at: with --yes and without --fence."""
     name, names = escape(arguments.name), list(dict.fromkeys(row.info.name for row in rows))
     if len(names) > 1:
         raise UsageError(f"{name} is clipped, and fits {', '.join(map(escape, names))}")
@@ -221,11 +222,11 @@ def _why_not(
 
 
 def _made(kind: _Change, rows: list[Row], reason: str | None, stores: Stores) -> bool:
-    """Change it, and log who did it and what came of it."""
+    """Make the change, and log who made it and the outcome."""
     by = f"{_operator()}: {reason or 'no reason given'}"
     try:
         done = kind.make(stores.client(rows[0].alias), rows[0].info, by)
-    except BaseException as error:  # also if interrupted: it may be done
+    except BaseException as error:  # also an interrupt: the change may have been made
         _audit(kind, rows, reason, f"unknown: {type(error).__name__}")
         raise
     _audit(kind, rows, reason, kind.done if done else f"not {kind.done}: it had changed")

@@ -17,7 +17,7 @@ class Column(NamedTuple):
 
     title: str
     cell: Callable[[Row], str]
-    least: int = 0  #: least width, so that a later page seldom needs more than the first
+    least: int = 0  #: least width, so that a later page seldom needs a wider column than the first
     right: bool = False
 
 

@@ -45,12 +45,12 @@ def run(
 ) -> int:
     """Run the command and return its exit status, an ``Exit`` (or the program's, of ``locks run``).
 
-    argv: the arguments after ``locks``, with every ``--``. clients: for each alias a function that
-    returns its client; it is called only for the aliases that are looked at, and the client is
+    argv: the arguments after ``locks``, including every ``--``. clients: for each alias a function
+    that returns its client; it is called only for the aliases that are looked at, and the client is
     never closed here. The streams default to the process's own. color: None means colour on a
     terminal, unless NO_COLOR is set. records: returns the databases with records of orders; called
     for ``locks prune`` only. findings: returns the faults of the application's routes; called for
-    ``locks check`` only. Raises nothing that a user can cause.
+    ``locks check`` only. Errors that a user can cause are written to stderr, not raised.
     """
     out, err = stdout or sys.stdout or Closed(), stderr or sys.stderr or Closed()
     console = Console(out, err, stdin or sys.stdin or Closed(), color)

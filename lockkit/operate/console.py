@@ -138,7 +138,7 @@ def _discard(stream: Any) -> None:
 
 
 def _encodable(text: str, stream: Writable) -> str:
-    """Escape what an ASCII terminal cannot show, instead of failing in mid-listing."""
+    """Escape the characters that the stream's encoding lacks, instead of failing in mid-listing."""
     encoding = getattr(stream, "encoding", None)
     if text.isascii() or not isinstance(encoding, str):
         return text

@@ -19,8 +19,11 @@ MOST = 4096
 
 
 def wait_for(child: subprocess.Popen[bytes]) -> bool:
-    """Wait until the child has ended; return whether a signal ended it. It is not reaped yet, if
-    the system has ``waitid``: so the lease's owner counts as alive while its group still works."""
+    """Wait until the child has ended; return whether a signal ended it.
+
+    Where the system has ``waitid``, the child is not reaped yet. So it still counts as the living
+    owner of the lease while other processes of its group go on.
+    """
     if not is_main_thread():  # signal handlers do not run here
         return bool(_look(child, 0))
     with _signals() as heard:

@@ -17,13 +17,15 @@ from lockkit.model.types import LockInfo, LockState, Owner
 from lockkit.runtime import process
 
 MISSED_RENEWALS = 2 / 3
-"""A lease is renewed after a third of its time. After this part of it, two renewals were missed."""
+"""A lease is renewed after each third of its time. Once this part of it has passed without a
+renewal, two were missed."""
 
 PATIENCE = 1.0
 """Seconds a renewal or a takeover may be late on a busy machine before it counts as missed."""
 
 WAITING_MOST = 600.0
-"""Seconds after which a waiter starves by default; or the holder's maximum, if that is longer."""
+"""Seconds after which a waiter starves by default. If the holder's maximum is longer, that counts
+instead."""
 
 
 class Stuck(NamedTuple):
@@ -134,7 +136,7 @@ class Growth:
         self._now: dict[tuple[str, str], tuple[int, int]] = {}
 
     def judge(self, alias: str, info: LockInfo) -> Stuck | None:
-        """Stuck, if the queue was longer at each of the last looks than at the one before."""
+        """Stuck, if the queue has grown at each of the last ``LOOKS`` looks."""
         key, waiters = (alias, info.name), info.waiters_alive
         if not waiters:
             return None

@@ -72,7 +72,7 @@ class _Look:
         if arguments.fail_on_stuck and self._any_stuck():
             return Exit.STUCK
         ending = self._stores.ending()
-        if not self._matched and ending is Exit.OK and arguments.format != "json":  # which says so
+        if not self._matched and ending is Exit.OK and arguments.format != "json":  # JSON shows it
             nothing = "nothing matches" if _is_filtered(arguments) else "nothing is held"
             console.complain(f"{nothing} in {printable(self._stores.where(self._aliases))}")
         return ending

@@ -52,20 +52,20 @@ STAND_BY = (
 )
 """The program's process waits for the fencing token, and then becomes the program.
 
-So its pid is known when the lock is requested, and the process that does the work owns the lease.
+So the pid of the program is known when the lock is requested, and the program owns the lease.
 """
 
 GUARD = (
     'trap "" HUP INT QUIT TERM; read -r whom; '
     'read -r _ || { kill -s TERM -- "-$$"; kill -s TERM "$whom"; }'
 )
-"""Terminates the program if this command ends without telling it, because nobody renews the lease
-then. It leads a process group, which others can join until the guard is reaped."""
+"""Terminates the program if this command ends without telling the guard, because nobody renews the
+lease then. The guard leads a process group, which others can join until it is reaped."""
 
 
 def run_program(arguments: argparse.Namespace, stores: Stores, console: Console) -> int:
-    """The program's exit status (128 + n for signal n), 75, or 1 if the lease was lost or the
-    name is damaged."""
+    """The program's exit status (128 + n for signal n); 75 if the lock was not acquired in time, 1
+    if the lease was lost or the name is damaged."""
     alias = stores.select([arguments.alias])[0]
     client = _limited(stores.client(alias), arguments.max_hold)
     refuse_within_process(client)
@@ -101,7 +101,7 @@ def _run_under(lease: Lease, program: _Program, console: Console) -> int:
         kept = _give_back(lease, console)
     if kept:
         return status
-    if not program.is_lost:  # nobody has said so yet: this process was paused, or it is new
+    if not program.is_lost:  # not reported yet: this process was paused, or the loss is new
         console.complain(f"the lease on {printable(lease.name)!r} was lost meanwhile")
     return Exit.ERROR
 
@@ -193,15 +193,17 @@ def _say(pipe: IO[bytes], line: object) -> None:
 
 
 def _heard() -> Iterator[int]:
-    """The signals to pass on. The program ignores those that the command was told to ignore."""
+    """The signals to pass on. Those that this command was started to ignore are not among them: the
+    program ignores them, too."""
     if is_main_thread():
         numbers = [getattr(signal, name) for name in PASSED_ON if hasattr(signal, name)]
-        kept = (signal.SIG_IGN, None)  # None: of a program that embeds Python
+        kept = (signal.SIG_IGN, None)  # None: set by a program that embeds Python
         yield from (each for each in numbers if signal.getsignal(each) not in kept)
 
 
 class _Program:
-    """``group``: the process group of the program and what it starts, ended together; or None."""
+    """``group``: the process group of the program and of what it starts; None: it has no group of
+    its own."""
 
     def __init__(
         self, child: subprocess.Popen[bytes], pipe: IO[bytes], console: Console, group: int | None
@@ -218,7 +220,7 @@ class _Program:
         _say(self._pipe, fence)
         killed = wait_for(self.child)
         self._has_ended = True
-        if killed or self.is_lost:  # what a script has called goes on after a signal ends it
+        if killed or self.is_lost:  # the programs that a script calls outlive a signal to it
             self._terminate(self._works)
         status = self.child.wait()
         if self.is_lost:
@@ -258,7 +260,7 @@ class _Program:
         self.child.wait()
 
     def _signal(self, number: int) -> None:
-        """Send a signal to the program, and to what it has started."""
+        """Send a signal to the program, and to its group if it has one."""
         pid, group = self.child.pid, self._group
         with suppress(ProcessLookupError, PermissionError):
             if group is None or os.getpgid(pid) != group:  # it has left the group: by setsid, say
@@ -276,7 +278,8 @@ class _Program:
                 time.sleep(PAUSE)
 
     def _works(self) -> bool:
-        """Whether any of the group but the guard still runs; True if the system does not say."""
+        """Whether a process of the group other than the guard still runs; True if the system does
+        not say."""
         if self._group is None:
             return False
         found = list(Path("/proc").glob("[0-9]*/stat"))

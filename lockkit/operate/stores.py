@@ -28,7 +28,8 @@ AHEAD = 2
 """Pages that may be read before they are shown."""
 
 TURN = 0.2
-"""Seconds for which a store may delay the next one, so that their order is steady."""
+"""Seconds to wait for a store's next page before the next store has its turn. Waiting keeps the
+order of the stores steady."""
 
 PREFIXES_SHOWN = 10
 
@@ -115,8 +116,8 @@ class Stores:
         judge: Judge = stuck,
         lost: bool = False,
     ) -> Iterator[list[Row]]:
-        """All rows, or those of one name. Each page has rows of one alias only. ``lost``: with the
-        last words of all names."""
+        """All rows, or those of one name. Each page has rows of one alias only. ``lost``: include
+        the last words of all names; those of one name are always included."""
         self._looked_at = list(aliases)
         readers = [self._pages(alias, name, judge, lost=lost) for alias in aliases]
         return readers[0] if len(readers) == 1 else _side_by_side(readers)
@@ -165,7 +166,7 @@ def _all(client: LockClient, name: str | None, *, lost: bool) -> Iterator[LockIn
     yield from client.holders(name)
     if lost:
         yield from client.last_words(name)
-    if client.store.records() is not None:  # only then is there more to import
+    if client.store.records() is not None:  # else there is no need to import this
         from lockkit.orders.redis_records import orphans
 
         yield from orphans(client, name)
@@ -186,7 +187,7 @@ def _place(client: LockClient) -> str:
 
 
 def _beside(client: LockClient) -> str:
-    """The end of a sentence that names what was not looked at; or nothing."""
+    """The end of a sentence, with the key prefixes that were not looked at; may be empty."""
     found = _other_prefixes(client)
     text = "; other key prefixes are not known" if found is None else ""
     if found:
@@ -232,7 +233,7 @@ def _side_by_side(readers: Iterable[Iterator[list[Row]]]) -> Iterator[list[Row]]
 
 
 class _Reader:
-    """Reads in a thread that ends soon after it is stopped, or with its process."""
+    """Reads pages in a thread. It ends soon after ``stopped`` is set, or with its process."""
 
     def __init__(self, pages: Iterator[list[Row]], stopped: threading.Event) -> None:
         self.read: queue.Queue[list[Row] | BaseException | None] = queue.Queue(AHEAD)

@@ -71,7 +71,7 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     sign, left = ("-", -seconds) if seconds < 0 else ("", seconds)
-    if left < 59.95:  # noqa: PLR2004  (what rounds to a minute is one)
+    if left < 59.95:  # noqa: PLR2004  (from here on it rounds to a minute)
         return f"{sign}{left:.1f}s"
     minutes, rest = divmod(round(left), 60)
     hours, minutes = divmod(minutes, 60)

@@ -52,7 +52,7 @@ def no_findings() -> Iterable[Finding]:
 
 
 def ddl(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit:
-    """Print the SQL that makes the tables of the aliases. Explanations are comments of SQL."""
+    """Print the SQL that makes the tables of the aliases. Explanations are SQL comments."""
     for alias in stores.select(arguments.alias):
         client = stores.client(alias)
         sql = client.store.ddl()
@@ -103,7 +103,7 @@ def _prune(name: str, table: RecordTable, batch: int, console: Console) -> Exit:
                 "its duplicates get 503. Once you know that it has not taken effect, run locks "
                 f"prune --database {escape(name)} --unreadable order:{escape(key)}"
             )
-    except (BackendError, ConfigurationError) as error:  # the second: it has no table
+    except (BackendError, ConfigurationError) as error:  # ConfigurationError: no table
         console.complain(f"database {escape(name)}: {printable(str(error))}")
         down = isinstance(error, BackendError) and not isinstance(error, StoreRefused)
         ending = Exit.STORE_DOWN if down else Exit.ERROR
