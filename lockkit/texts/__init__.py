@@ -1,7 +1,8 @@
 """The texts that people read when a request is refused, in their language.
 
-A catalogue is a TOML file with a table for each code (``title``, ``detail`` and ``advice``, which
-a browser shows) and a table ``page``. lockkit has ``en`` and ``zh-hans``; ``add`` adds another:
+A catalogue is a TOML file with a table for each code of a refusal (``title``, ``detail`` and
+``advice``, which a browser shows), and a table ``page`` for the page around it. lockkit has ``en``
+and ``zh-hans``; ``add`` adds another:
 
 >>> from lockkit import texts
 >>> texts.catalogue("zh-Hans-CN").language
@@ -40,11 +41,11 @@ class Catalogue:
         self._entries = entries
 
     def has(self, code: str) -> bool:
-        """Whether it says all that English says for a code, or of the ``page``."""
+        """Whether it has each text that English has for this code, or for ``page``."""
         return set(_ours(DEFAULT)[code]) <= set(self._entries.get(code, {}))
 
     def text(self, code: str, values: Mapping[str, object]) -> Text:
-        """The text for a code that it has."""
+        """The text for this code, of which ``has`` must be true."""
         entry = self._entries[code]
         return Text(*(entry.get(part, "").format_map(values) for part in Text._fields))
 
@@ -59,9 +60,9 @@ _added: dict[str, Catalogue] = {}
 def add(language: str, path: str | os.PathLike[str]) -> None:
     """Use the catalogue in this file for a language such as ``fr`` or ``pt-br``.
 
-    It takes precedence over lockkit's own. A refusal that it says only in part is in English, or
-    in lockkit's own words of that language. Raises OSError, or ValueError (which
-    tomllib.TOMLDecodeError is) also for a text that cannot be filled in.
+    It takes precedence over lockkit's own catalogue of that language, which fills its gaps. In
+    other languages, a refusal that lacks a text is shown in English. Raises OSError, and ValueError
+    if the file is not TOML or if a text has a placeholder that cannot be filled in.
     """
     tag = _tag(language)
     with open(path, "rb") as file:
@@ -74,7 +75,8 @@ def add(language: str, path: str | os.PathLike[str]) -> None:
 
 
 def _check(tag: str, code: str, entries: Mapping[str, Any]) -> None:
-    """Raises ValueError. A refusal has the values that its English text names, and ``seconds``."""
+    """Raise ValueError if a text of this code cannot be filled in. Its values are those that the
+    English texts name, and ``seconds``."""
     from string import Formatter
 
     english = "".join(_ours(DEFAULT)[code].values())
