@@ -16,7 +16,7 @@ RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER of zero seconds: close() s
 
 class Fault:
     """One fault, for the next ``left`` requests that contain ``matching``. With ``then_any``, only
-    the first of them must contain it."""
+    the first of them needs to contain it."""
 
     def __init__(self, matching: bytes, left: int, *, then_any: bool = False) -> None:
         self.matching = matching

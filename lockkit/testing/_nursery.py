@@ -1,6 +1,6 @@
 """A process that forks the agents of a store. It has imported the store, and has no client.
 
-Starting Python and importing a driver takes longer than most of what an agent is asked to do.
+Agents are forked: starting Python and importing a driver takes longer than most orders to one.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Nursery:
             try:
                 socket.send_fds(self._socket, [number.to_bytes(PID_BYTES, "big")], pipes)
                 return self._answer()
-            except BaseException:  # interrupted: the next one would take this one's answer
+            except BaseException:  # interrupted: the next request would get this answer
                 self._socket.close()
                 raise
 

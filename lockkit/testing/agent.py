@@ -100,7 +100,8 @@ class Agent:
         os.kill(self.pid, signal.SIGINT)
 
     def pause(self) -> None:
-        """Send SIGSTOP, and wait until it has stopped. Then only a reaper can notice our death."""
+        """Send SIGSTOP, and wait until it has stopped. A stopped agent cannot notice the end of the
+        test, so a reaper kills it then."""
         if self._reaper is None:
             self._reaper = Reaper(self.pid, signal.SIGKILL)
         os.kill(self.pid, signal.SIGSTOP)
@@ -115,7 +116,7 @@ class Agent:
         """Send SIGKILL, and wait for the end."""
         if self.alive:
             os.kill(self.pid, signal.SIGKILL)
-            with contextlib.suppress(OSError):  # an interrupt has closed it
+            with contextlib.suppress(OSError):  # an interrupt has closed the nursery's socket
                 self._nursery.wait(self.pid)
         self._dismiss_reaper()
         self._reader.join()

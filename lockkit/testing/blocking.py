@@ -49,7 +49,7 @@ def connect(api: Api, url: str, **options: Any) -> AnyClient:
 
 
 def client_of(api: Api, store: Store, settings: AliasSettings) -> AnyClient:
-    """The same for a store that is loaded already."""
+    """A client like that of ``connect``, of a store that is loaded already."""
     if api == "sync":
         client: AnyClient = lockkit.LockClient(store, settings)
         return client

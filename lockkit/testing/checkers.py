@@ -141,7 +141,8 @@ class History:
         return self
 
     def overlaps(self) -> list[Overlap]:
-        """Every interval that overlaps earlier ones of its name, with the last of them to end."""
+        """A pair for each interval that overlaps earlier ones of its name: the one of these that
+        ends last, and the interval."""
         found = []
         for intervals in self._by_name():
             last = intervals[0]
@@ -166,7 +167,7 @@ class History:
         return found
 
     def fences_out_of_order(self) -> list[Overlap]:
-        """Every two successive grants of one name of which the later token is not greater."""
+        """Each pair of successive grants of one name whose second token is not the greater one."""
         return [
             Overlap(first, second)
             for intervals in self._by_name()
@@ -212,10 +213,10 @@ class Counter:
 
 
 class FencedRegister:
-    """A resource that accepts a write only if its fence is greater than the last.
+    """A resource that accepts a write only if its fence is greater than all before it.
 
-    An SQLite file, shared by processes. It accepts no stale write, whichever process was paused.
-    If fences do what they should, it refuses no fresh one.
+    It is an SQLite file, which processes share. It accepts no stale write, whichever process was
+    paused. If fencing tokens grow as they should, it refuses no fresh write.
     """
 
     def __init__(self, path: str | Path) -> None:

@@ -1,4 +1,4 @@
-"""The members that both APIs share, as blocking calls: ``blocking`` wraps the asyncio API so."""
+"""The members that both APIs share, as blocking calls. ``blocking`` gives them to asyncio."""
 
 from __future__ import annotations
 

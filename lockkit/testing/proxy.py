@@ -6,9 +6,9 @@
 ...     locks.lock("stock:42").acquire()      # the store granted it; the client never heard of it
 ...     fault.happened.wait(5)
 
-A *request* is the data of one read from the client's socket, and a *reply* that of one read from
-the store's. If a client sends and then waits, that is one command or one pipeline. A
-command of more than 64 KiB counts as several.
+A *request* is the data of one read from the client's socket, and a *reply* is the data of one read
+from the store's socket. If a client sends and then waits, a request is one command or one pipeline.
+A command of more than 64 KiB counts as several.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class FaultProxy:
         """Forward the next n matching requests, drop the store's replies, reset the client.
 
         Without ``matching``, the greeting of a new connection (HELLO, AUTH) counts as a request.
-        ``then_any``: only the first must match.
+        ``then_any``: only the first needs to match.
         """
         return self._order(self._drops, n, matching, then_any=then_any)
 

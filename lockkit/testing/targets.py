@@ -42,7 +42,8 @@ class Target:
     """One store and how a process reaches it.
 
     ``options`` go to every ``lockkit.connect``. Worker processes get ``environment`` on top of
-    ours, and first of all call ``setup``, a "module:function", such as "django:setup".
+    ours. The first thing that they do is to call ``setup``, a "module:function" such as
+    "django:setup".
     """
 
     def __init__(
@@ -67,7 +68,8 @@ class ServerTarget(Target):
     """A store behind a socket. Subclasses say how their server is told to fail."""
 
     writes: ClassVar[bytes] = b""
-    """Bytes in each request that changes the store, where a step sends other requests as well."""
+    """Bytes that every request that changes the store contains. Empty if a step sends no other
+    requests."""
 
     reconnects: ClassVar[bool] = False
     """Whether its driver reconnects by itself: then the greeting of a new connection does not count
@@ -84,7 +86,7 @@ class ServerTarget(Target):
             yield Proxied(self.url.replace(f":{self.server.port}", f":{proxy.port}"), proxy)
 
     def restart(self) -> None:
-        """Shut down cleanly and start again. It depends on the store which data are kept."""
+        """Shut down cleanly and start again. The store decides which data are kept."""
         self.server.restart()
 
     def kill_subscriptions(self) -> None:
@@ -130,7 +132,7 @@ class RedisTarget(ScriptedTarget):
 class TableTarget(ServerTarget):
     """A table in the database of a server."""
 
-    writes: ClassVar[bytes] = b"UPDATE lockkit_lock"  # each step's first write, no row's deletion
+    writes: ClassVar[bytes] = b"UPDATE lockkit_lock"  # the first write of a step; not a deletion
 
 
 class PostgresTarget(TableTarget):
@@ -149,12 +151,12 @@ class MariaDBTarget(TableTarget):
     """A table in MariaDB."""
 
     server: MariaDBServer
-    writes: ClassVar[bytes] = b"EXECUTE lockkit_"  # likewise
+    writes: ClassVar[bytes] = b"EXECUTE lockkit_"  # prepared statements
 
 
 class ZooKeeperTarget(ServerTarget):
-    """One ZooKeeper server. Its clients connect through a proxy, which can cut their connections:
-    messages to waiters come on no others."""
+    """One ZooKeeper server. Its clients connect through a proxy, which can cut their connections,
+    because messages to waiters come on these and on no others."""
 
     server: ZooKeeperServer
     writes: ClassVar[bytes] = b"/locks/"

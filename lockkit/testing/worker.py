@@ -37,7 +37,7 @@ STALL_SECONDS = 20.0
 
 
 def prepare(settings: Mapping[str, Any]) -> None:
-    """Import what {"url", "options", "setup"} need, and connect to nothing."""
+    """Import what a store with these {"url", "options", "setup"} needs, and connect to nothing."""
     if settings["setup"]:
         module, _, function = settings["setup"].partition(":")
         getattr(import_module(module), function)()

@@ -3,24 +3,24 @@
 ::
 
     from lockkit.stores.redis import RedisStore
-    from lockkit.testing import store
     from lockkit.testing.conformance import StoreConformance
     from lockkit.testing.servers import RedisServer
+    from lockkit.testing.targets import RedisTarget
 
     class TestRedis(StoreConformance):
         schemes = ("redis",)
         tested = RedisStore
-        reached = store.RedisStore
+        reached = RedisTarget
 
         @pytest.fixture(scope="class")
         @classmethod
         def store(cls):
             with RedisServer() as server:
-                yield store.RedisStore(server)
+                yield RedisTarget(server)
 
 Every test runs twice, through the blocking and through the asyncio API, except those for asyncio
-only. The traits of the store's class choose the tests, and so does how it is reached (a server can
-be restarted). No test can be switched off by hand.
+only. Two classes choose the tests: that of the store by its traits, and that of the target by what
+can be done to it (a server can be restarted). No test can be switched off by hand.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Tests of stores without a trait: they refuse, or promise nothing, and then this can happen."""
+"""Tests of stores that lack a trait. Each refuses what the trait is for; or it promises less, and a
+test shows what can happen then."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class AbsentTests:
     def test_nothing_stops_a_holder_that_was_paused(
         self, connect: Connect, other: AnyClient, name: str
     ) -> None:
-        """Another has the name, and there is no token with which a resource can tell them apart."""
+        """Another holds the name, and a resource cannot tell the two apart by fencing tokens."""
         paused = connect(max_hold=0, ttl=self.brief).lock(name).acquire()
         with other.lock(name).acquire() as lease:
             for each in (paused, lease):

@@ -158,7 +158,7 @@ class AsyncTests:
     def test_a_request_that_arrives_after_its_cancelled_acquire(
         self, store: ServerTarget, name: str
     ) -> None:
-        """The network holds it up; its withdraw overtakes it, and leaves a tombstone."""
+        """The network delays the request; its withdraw overtakes it, and leaves a tombstone."""
 
         async def turn(direct: aio.AsyncLockClient, name: str) -> None:
             with store.proxied() as (url, proxy):
@@ -176,7 +176,7 @@ class AsyncTests:
                 await far.close()
 
         async def scene(direct: aio.AsyncLockClient) -> None:
-            """All turns at once: a step that waits for its socket's timeout makes them long."""
+            """All turns at once, because each may have to wait for the timeout of a socket."""
             await asyncio.gather(*(turn(direct, f"{name}:{n}") for n in range(2 * INJECTIONS)))
 
         play(store, scene)
@@ -233,7 +233,7 @@ async def queued(client: aio.AsyncLockClient, name: str, number: int) -> None:
 
 async def gone(client: aio.AsyncLockClient, name: str) -> None:
     async with asyncio.timeout(SOON):
-        while await client.inspect(name) is not None:  # noqa: ASYNC110 - it is in the store
+        while await client.inspect(name) is not None:  # noqa: ASYNC110 - the store says it
             await asyncio.sleep(TTL / 100)
 
 

@@ -64,8 +64,8 @@ SLACK = 15.0
 """Seconds by which something may be late on a machine that stalls."""
 
 PROMPT = 1.0
-"""Seconds within which a waiter acts on a message, or on what it expected. A poll comes later. So
-does a machine that stalls: a test may try a few times."""
+"""Seconds within which a waiter acts on a message, or on what it expected. A poll comes later. A
+machine that stalls is later, too, so a test may try a few times."""
 
 TRIES = 8
 
@@ -110,7 +110,7 @@ class Suite:
     """The store's class: its traits choose the tests."""
 
     reached: ClassVar[type[Target]] = Target
-    """The class of the fixture ``store``: a server can be tested in more ways."""
+    """The class of what the fixture ``store`` yields: a server can be tested in more ways."""
 
     cycles: ClassVar[int] = 2000
     """Lock cycles of the exclusion test, both APIs together."""
@@ -199,17 +199,17 @@ class Suite:
 
     @pytest.fixture
     def agents(self, crew: Crew, api: Api) -> Agents:
-        """A function that returns so many other processes."""
+        """A function that returns a given number of other processes."""
         return lambda number: crew.take(number, api)
 
     def test_it_is_what_the_url_leads_to(self, store: Target) -> None:
-        """So no suite can leave out what the store declares."""
+        """So no suite can leave out a trait that the store declares."""
         found = load_store(settings_from_url(store.url, **store.options))
         assert contract.traits_of(found) == contract.traits_of(self.tested)
         assert isinstance(store, self.reached)
 
 
-def opened(  # noqa: PLR0917  a fixture's
+def opened(  # noqa: PLR0917  the values of fixtures
     stack: ExitStack,
     store: Target,
     api: Api,
@@ -228,8 +228,8 @@ def opened(  # noqa: PLR0917  a fixture's
 
 
 def at_least_once(scene: Callable[[], bool]) -> None:
-    """The scene goes well in one of a few tries. For what a stall of the machine can spoil, and a
-    faulty store never gets right: a waiter that was silent for too long rightly loses its place."""
+    """The scene goes well in one of a few tries. A stall of the machine may spoil others: a waiter
+    that was silent for too long rightly loses its place. A faulty store spoils them all."""
     assert any(scene() for _ in range(TRIES)), f"it went well in none of {TRIES} tries"
 
 
@@ -251,7 +251,7 @@ def each_time(scene: Callable[[], bool], turns: int) -> None:
 
 
 def eventually(condition: Callable[[], T | None], seconds: float = SOON) -> T:
-    """Ask until the answer is true, and return it. Most answers cost the store a request."""
+    """Ask, ever more slowly, until the answer is true; return it. Asking may cost a request."""
     began = now()
     while not (answer := condition()):
         assert now() < began + seconds, f"it did not happen within {seconds:g} s"
@@ -260,12 +260,12 @@ def eventually(condition: Callable[[], T | None], seconds: float = SOON) -> T:
 
 
 def queued(client: AnyClient, name: str, number: int) -> None:
-    """Wait until exactly so many are in the queue."""
+    """Wait until exactly this number of waiters is in the queue."""
     eventually(lambda: waiters(client, name) == number)
 
 
 def lasts(client: AnyClient, left: float | None, asked: float) -> bool:
-    """Whether as much is left as there should be, if ``asked`` has just been asked for."""
+    """Whether ``left`` is right just after a lease was granted or extended for ``asked`` s."""
     least = 0.0 if isinstance(client.store, contract.Capped) else asked - 5
     return left is not None and least < left <= asked
 
@@ -276,12 +276,12 @@ def waiters(client: AnyClient, name: str) -> int:
 
 
 def waits(client: AnyClient, name: str, waiting: Future[Any]) -> bool:
-    """Whether the waiter is the one in the queue, or has come to an end."""
+    """Whether the waiter is in the queue, which has no other, or its call has ended."""
     return waiting.done() or waiters(client, name) == 1
 
 
 def held(client: AnyClient, name: str) -> bool:
-    """Whether somebody has it. An expired lease does not count."""
+    """Whether somebody holds the name. An expired lease does not count."""
     if not isinstance(client.store, contract.Listed):
         lease = client.lock(name).try_acquire()
         return lease is None or not lease.release()
@@ -290,7 +290,7 @@ def held(client: AnyClient, name: str) -> bool:
 
 
 def nothing_left(client: AnyClient, name: str) -> None:
-    """Nobody has it, nobody waits for it, and the next one gets it at once."""
+    """Nobody holds the name, nobody waits for it, and the next claim gets it at once."""
     if isinstance(client.store, contract.Listed):
         info = client.inspect(name)
         assert info is None, f"left behind: {info}"

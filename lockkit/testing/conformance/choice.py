@@ -30,7 +30,7 @@ def needs(*wanted: Wanted) -> Callable[[Test], Test]:
     reached in this way."""
 
     def mark(test: Test) -> Test:
-        setattr(test, "needs", wanted)  # noqa: B010  neither a function nor a class has it
+        setattr(test, "needs", wanted)  # noqa: B010  no type declares it
         return test
 
     return mark
@@ -42,8 +42,8 @@ def test_of(suite: type, name: str) -> Any:
 
 
 def replaced_in(suite: type) -> list[str]:
-    """The tests of ours that this class, or one that is mixed in, defines anew: a pass or a skip
-    would look like a promise that was kept."""
+    """The tests of ours that this class, or one that is mixed in, defines anew. It must not: a test
+    that only passes or skips would look like a promise that was kept."""
     if _is_ours(suite):
         return []
     ours = {name for kind in suite.__mro__ if _is_ours(kind) for name in vars(kind)}

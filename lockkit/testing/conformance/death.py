@@ -114,14 +114,14 @@ class DeathTests:
     def test_a_grant_that_came_while_a_waiter_was_stopped_is_stale(
         self, client: AnyClient, agents: Agents, api: Api, name: str, spawn: Spawn
     ) -> None:
-        """The message is still in its socket, but the grant has expired and another has it."""
+        """The message is still in its socket, but the grant has expired: another has the name."""
         crew, tries = agents(INJECTIONS), itertools.count()
 
         def all_come_back() -> bool:
             names = names_for(f"{name}:{next(tries)}")
             stopped, holders = passed_by(client, crew, names, api, spawn)
             for each, future in zip(names, stopped, strict=True):
-                eventually(partial(waits, client, each, future))  # it joins again: it does not hold
+                eventually(partial(waits, client, each, future))  # it joins again
             told = [future for future in stopped if future.done()]
             for holder in holders:
                 holder.check()
@@ -172,7 +172,8 @@ class DeathTests:
 
 
 def interrupted(agent: Agent, future: Future[Any]) -> bool:
-    """Interrupt it once. Python drops an interrupt that arrives in a weak reference's callback."""
+    """Interrupt the agent once. Returns whether its order has ended: Python drops an interrupt that
+    arrives in the callback of a weak reference."""
     agent.interrupt()
     return bool(wait([future], timeout=5).done)
 
@@ -217,15 +218,16 @@ def passed_by(
 
 
 def was_told(acquiring: Future[Any]) -> bool:
-    """Assert that it raised OutcomeUnknown: it was stopped while it was about to send a request."""
+    """Assert that acquire raised OutcomeUnknown, because its process was stopped just before it
+    sent a request. Returns True."""
     with pytest.raises(AgentFailed, match="OutcomeUnknown"):
         acquiring.result()
     return True
 
 
 def follow(client: AnyClient, names: list[str], spawn: Spawn) -> list[Future[Any]]:
-    """Wait for each name in a thread. Returns once all are in the queue, or have got it: a holder
-    that stalled may have been late to renew."""
+    """Wait for each name in a thread. Returns once each waiter is in the queue, or has got the name
+    already: a holder that stalled may have been late to renew."""
     following = [spawn(take, client, name) for name in names]
     for name, future in zip(names, following, strict=True):
         eventually(partial(waits, client, name, future))

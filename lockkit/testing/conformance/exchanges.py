@@ -1,7 +1,7 @@
 """Each exchange of a client's call fails once: it is refused, or done and its reply dropped.
 
-The client gets a result or a BackendError, and it is true: a grant excludes others, and a failure
-leaves nothing behind.
+The call returns a result or raises a BackendError, and both are true: a grant excludes others, and
+a failure leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["ExchangeTests"]
 R = TypeVar("R")
 
 MOST = 4
-"""At most so many exchanges of one call are made to fail, because a wait may poll."""
+"""Only this many exchanges of one call are made to fail, because a wait may poll."""
 
 
 def each_fault(fault: Fault, name: str) -> Iterator[str]:
@@ -55,7 +55,7 @@ class ExchangeTests:
         use: str,
         spawn: Spawn,
     ) -> None:
-        """The others ask from another thread, because this one may enter again."""
+        """The others ask from another thread, because this thread may enter again."""
         for each in each_fault(fault, name):
             others = used_as(other, each, use)
             lease = attempt(fault, used_as(faulty, each, use).acquire)
@@ -152,7 +152,7 @@ class ExchangeTests:
 
 
 def makes_exchanges(faulty: AnyClient, fault: Fault, name: str) -> bool:
-    """Whether it makes any. A store in memory may do without."""
+    """Whether the client makes any exchanges. A store in memory may do without."""
     fault.plan(-1, Failing.REFUSED)  # none fails
     with fault:
         faulty.lock(name).acquire().release()
@@ -169,9 +169,9 @@ def attempt(fault: Fault, work: Callable[[], R]) -> R | None:
 
 
 def is_free_soon(client: AnyClient, name: str) -> None:
-    """Nothing is left: what a failure left open is released in the background, well before it
+    """Soon nothing is left: what a failure left open is released in the background, well before it
     expires. A server may carry out an old request so late that the name is free, taken and free
-    again. So one look must find everything in order."""
+    again. So the looks go on until one of them finds everything in order."""
 
     def is_free() -> bool:
         try:

@@ -33,7 +33,8 @@ from lockkit.testing.conformance.base import (
 __all__ = ["RENEWED", "LeaseTests", "is_renewed"]
 
 RENEWED = 3.0
-"""Seconds: the TTL of leases that should be renewed, after a third of it, despite short stalls."""
+"""Seconds: the TTL of leases whose renewal a test waits for. It is so long that a renewal after a
+third of it comes in time despite short stalls."""
 
 
 class LeaseTests:
@@ -199,7 +200,7 @@ class LeaseTests:
 
 
 def is_renewed(client: AnyClient, name: str) -> bool:
-    """Whether its holder has renewed it since it was granted."""
+    """Whether the holder of the name has renewed its lease since it was granted."""
     info = client.inspect(name)
     if info is None or info.age is None or info.renewed is None:
         return False
@@ -212,7 +213,7 @@ def _fail(lost: bool) -> None:
 
 
 def _renewed(client: AnyClient, other: AnyClient, name: str) -> bool:
-    """Whether a lease is renewed before it is lost, for as long as it was granted at first."""
+    """Whether a lease is renewed before it is lost, and then lasts longer than its first TTL."""
     lease = client.lock(name, ttl=RENEWED).acquire()
     granted = now()
     eventually(lambda: lease.lost or is_renewed(other, name))

@@ -100,11 +100,12 @@ class NetworkTests:
     ) -> None:
         """What the store granted nevertheless is given back long before its TTL.
 
-        Each client has its own proxy: the one before may still be giving back what it never got.
+        Each client has a proxy of its own: the client before it may still be giving back a grant of
+        which it never heard.
         """
         for number in range(INJECTIONS):
             each = f"{name}:{number}"
-            other.lock(each).acquire().release()  # known to the store: the first write takes it
+            other.lock(each).acquire().release()  # a known name is taken by the first write
             with store.proxied() as proxied:
                 far = reach(proxied)
                 any_request = not store.reconnects
@@ -189,7 +190,8 @@ class NetworkTests:
         name: str,
         spawn: Spawn,
     ) -> None:
-        """The next waiter notices it at the latest. From then on the order is kept as before."""
+        """At the latest, the next waiter notices that it is gone. From then on the order is kept as
+        before."""
         for turn in range(INJECTIONS):
             hand_over(client, other, f"{name}:{turn}", spawn, waiters=1)
             store.kill_subscriptions()
@@ -198,7 +200,7 @@ class NetworkTests:
 
 
 def refused_after(client: AnyClient, name: str) -> float:
-    """The seconds until it says that the store cannot be reached."""
+    """The seconds until acquire raises a BackendError."""
     started = now()
     with pytest.raises(BackendError):
         client.lock(name).acquire()
@@ -208,7 +210,7 @@ def refused_after(client: AnyClient, name: str) -> float:
 def hand_over(
     client: AnyClient, other: AnyClient, name: str, spawn: Spawn, *, waiters: int
 ) -> None:
-    """So many of the client's waiters get the lock in the order in which they came."""
+    """This number of waiters of the client get the lock in the order in which they came."""
 
     def wait(number: int, order: list[int]) -> None:
         with client.lock(name).acquire():

@@ -112,7 +112,7 @@ class OutageTests:
             store.restart()
             lease.release()
             waiting.result()
-            eventually(partial(_is_gone, other, name))  # a grant that came after the error
+            eventually(partial(_is_gone, other, name))  # if the grant came after the error
             nothing_left(other, name)
 
     @needs(ServerTarget)
@@ -172,7 +172,8 @@ class OutageTests:
     def test_a_lease_is_lost_at_its_deadline_also_when_nobody_can_say_so(
         self, connect: Connect, other: AnyClient, proxied: Proxied, name: str
     ) -> None:
-        """In silence, its holder knows it no later than another can be granted the name."""
+        """While the store is silent, the holder knows of its loss by the time at which another can
+        be granted the name."""
         far = connect(proxied.url, ttl=TTL)
         names = [f"{name}:{number}" for number in range(INJECTIONS)]
         leases = [far.lock(each).acquire() for each in names]

@@ -166,7 +166,7 @@ class StepTests:
     def test_an_extend_that_comes_after_a_later_one_changes_nothing(
         self, client: AnyClient, name: str
     ) -> None:
-        """The network held it up. Its holder relies on the later one."""
+        """The network held up the earlier one. The holder relies on the later one."""
         request = claim(name)
         granted(client, request)
         for number, ttl, left in (

@@ -114,7 +114,7 @@ class TraitTests(Suite):
                 assert lease.release()
                 waiting.result().release()
                 seconds = now() - started
-            return fault.asked - asked <= 4 + seconds  # it also says now and then that it is alive
+            return fault.asked - asked <= 4 + seconds  # the waiter also gives signs of life
 
         at_least_once(told)
 

@@ -124,7 +124,8 @@ class WaitingTests:
     def test_a_time_limit_that_races_a_grant(
         self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
     ) -> None:
-        """The release comes about when the waiter gives up: it has the lock, or left nothing.
+        """The release comes about when the waiter gives up. The waiter gets the lock or leaves
+        nothing behind.
 
         If the machine is so busy that no grant comes in time, the waiter gets more patience."""
         moments = random.Random(SEED)

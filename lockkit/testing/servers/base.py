@@ -152,7 +152,8 @@ class Server(ABC):
         self._prepared = False
 
     def _wait_until_ready(self, times: int = 1) -> None:
-        """Wait until it was ready so often since its start: it logs that after a recovery, too."""
+        """Wait until the server has logged ``ready`` this many times since its start. It does so
+        again after each recovery."""
         if not self._log.wait_until_ready(START_SECONDS, times):
             log = self.log
             self.kill()
@@ -162,7 +163,7 @@ class Server(ABC):
         self.directory.mkdir(mode=0o700, exist_ok=True)
         try:
             self.prepare()
-        except BaseException:  # half of what it needs: the next start begins anew
+        except BaseException:  # not all files are written: the next start begins anew
             shutil.rmtree(self.directory, ignore_errors=True)
             raise
         self._prepared = True

@@ -13,7 +13,7 @@ __all__ = ["MariaDBServer"]
 
 SYSTEM_USER = "mysql"
 FAST = (
-    "--innodb-flush-log-at-trx-commit=2",  # survives a killed server
+    "--innodb-flush-log-at-trx-commit=2",  # commits survive a killed server
     "--innodb-buffer-pool-size=32M",
     "--skip-log-bin",
     "--innodb-log-file-size=16M",
@@ -86,7 +86,7 @@ class MariaDBServer(Server):
             _program("mariadbd"),
             "--no-defaults",
             f"--datadir={self._data}",
-            f"--tmpdir={self.directory}",  # a server that starts empties a shared one
+            f"--tmpdir={self.directory}",  # of its own, because a start empties it
             f"--port={self.port}",
             f"--bind-address={HOST}",
             f"--socket={self.socket_path}",

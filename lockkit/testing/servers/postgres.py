@@ -77,7 +77,7 @@ class PostgresServer(Server):
         return [int(pid) for pid in self.execute(sql).split()]
 
     def kill_backend(self, pid: int) -> None:
-        """Send SIGKILL to one of them: PostgreSQL then ends all others and recovers.
+        """Send SIGKILL to one of ``backends``. PostgreSQL then ends all others and recovers.
 
         Returns after the recovery: PostgreSQL 15 may hang if it is told to stop during it.
         """

@@ -81,7 +81,7 @@ class ZooKeeperServer(Server):
         return self
 
     def wait_until_serving(self) -> None:
-        """Wait until it serves clients: it is alone, or has found the others."""
+        """Wait until it serves clients, for which one of an ensemble must find the others first."""
         deadline = time.monotonic() + START_SECONDS
         while "Mode: " not in self.ask("srvr"):
             if time.monotonic() > deadline:
