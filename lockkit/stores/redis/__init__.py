@@ -6,7 +6,7 @@ one request to queue and none to be granted. Every step is one Lua script on the
 Guarantee: two tokens never hold one name at the same server time. Limits: the lease clock is the
 server's wall clock, so a jump of it ends or prolongs leases; a server that loses its data (restart
 without persistence, fail-over to a replica that lags, an evicting maxmemory policy) loses leases.
-Fencing tokens go on growing through all of these while clocks differ by less than the outage.
+Fencing tokens go on growing through all of these, if clocks differ by less than the outage lasts.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class AsyncPoolWire(AsyncRedisWire):
                 await connection.disconnect(nowait=True)
                 self._end_mail()
             return replies
-        except BaseException as error:  # its reply would be taken for another's
+        except BaseException as error:  # a late reply would be taken for another's
             await connection.disconnect(nowait=True)
             translate_io_error(error)
             raise
@@ -77,7 +77,7 @@ class AsyncPoolWire(AsyncRedisWire):
         if listening is not None:
             listening.cancel()
             await asyncio.wait([listening])
-        await asyncio.sleep(0)  # in which the loop closes its socket
+        await asyncio.sleep(0)  # meanwhile the loop closes its socket
 
 
 async def _read(connection: Connection) -> Any:

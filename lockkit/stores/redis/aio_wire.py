@@ -40,7 +40,7 @@ class AsyncRedisWire:
         self._connecting: asyncio.Task[Line] | None = None
         self._mail: Line | None = None  #: of the subscription
         self._listening: asyncio.Task[None] | None = None
-        self._is_repeated = False  #: it is retried until it succeeds; newcomers do not wait for it
+        self._is_repeated = False  #: ``_listening`` repeats until it succeeds: do not wait
 
     def _start_anew(self) -> None:
         """In a forked child: the sockets are its parent's, so it neither uses nor closes them."""
@@ -80,7 +80,7 @@ class AsyncRedisWire:
         await _joined(self._listening)
 
     async def close(self) -> None:
-        """Close all connections. Those who still wait, or come later, poll the store."""
+        """Close all connections. Claims that wait, now or later, poll the store from now on."""
         self._inbox.forbid()
         tasks = [task for task in (self._connecting, self._listening) if task is not None]
         for task in tasks:
@@ -93,10 +93,10 @@ class AsyncRedisWire:
             if line is not None:
                 line.abort()
         self._line = self._mail = self._inbox.pulse = None
-        await asyncio.sleep(0)  # in which the loop closes their sockets
+        await asyncio.sleep(0)  # meanwhile the loop closes their sockets
 
     async def _connected(self) -> Line:
-        """One connection for all that ask for one now."""
+        """The connection. All tasks that need it now wait for the same attempt to connect."""
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._connect(), name="lockkit-connect")
             self._connecting.add_done_callback(self._has_connected)
@@ -151,9 +151,10 @@ class AsyncRedisWire:
             self._is_repeated = True
 
     async def _resubscribe(self) -> None:
-        """Try to subscribe as long as somebody waits. The first one who comes later does so anew.
+        """Try to subscribe as long as somebody waits. After that, the next waiter begins anew.
 
-        All waiters ask the store: it may have granted unheard, be down, or just be full.
+        All waiters ask the store: it may have made grants of which nobody heard, be down, or merely
+        take no more connections.
         """
         inbox = self._inbox
         while inbox.is_awaited and not (inbox.is_open or inbox.is_forbidden):

@@ -1,9 +1,8 @@
 """``redis+cluster://h1,h2,h3``: locks in a Redis Cluster.
 
 Each bucket of names is kept by one server, with the promises of ``redis://``. If that server is
-lost, so is what it had not replicated, locks among it; fencing tokens go on growing. A waiter that
-died is skipped only once its last sign of life has run out: no server knows who listens at the
-others.
+lost, so are the locks that it had not replicated; fencing tokens go on growing. A waiter that died
+is skipped only once its last sign of life has run out: no server knows who listens at the others.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class ClusterStore(RedisStore):
             try:
                 replies.append(down.get(owner) or (yield from self._confirmed([command]))[0])
             except LockError as error:
-                if owner and not is_of_one(error):  # also one that is slow: its replica is, say
+                if owner and not is_of_one(error):  # also if only its replica is slow
                     down[owner] = error
                 replies.append(error)
         if commands and all(isinstance(reply, LockError) for reply in replies):

@@ -71,7 +71,7 @@ class ClusterWire(RedisWire):
         return run(self._slots.exchange(effect), self._nodes)
 
     def _subscribe(self) -> None:
-        """At the first server that can be reached."""
+        """Subscribe at the first server that can be reached."""
         for _ in self._slots.nodes[1:]:
             try:
                 return super()._subscribe()

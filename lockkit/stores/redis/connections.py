@@ -43,7 +43,7 @@ ANY_COMMAND = ("_",) if redis.VERSION < (5, 3) else ()
 
 
 class OwnConnections:
-    """A stack of idle connections; it has as many as were ever used at the same time."""
+    """A stack of idle connections, at most as many as were ever used at the same time."""
 
     def __init__(self, make: Maker) -> None:
         self.fresh = make
@@ -115,15 +115,16 @@ Connections = OwnConnections | PooledConnections
 
 
 def connect(connection: Connection) -> Any:
-    """Its socket, connected. Each version of redis-py has another way to ask whether it is: all
-    have ``_sock``, and their ways take a twentieth of the time of an uncontended lock."""
+    """The socket of a connection, connected if it was not. Each version of redis-py has another way
+    to ask whether it is, which takes a twentieth of the time of an uncontended lock; all have
+    ``_sock``."""
     if connection._sock is not None:
         return connection._sock
     try:
         connection.connect()
         if is_managed(connection):
             _ask_whether_master(connection)
-        elif connection.password is None:  # with one, AUTH has told already
+        elif connection.password is None:  # with one, AUTH has been answered
             _ask_whether_known(connection)
     except LockError:  # the password's function has failed
         connection.disconnect()
@@ -138,14 +139,15 @@ def connect(connection: Connection) -> Any:
 
 
 def _ask_whether_known(connection: Connection) -> None:
-    """A server that wants a password may reset the connection at a long request, without a word."""
+    """Send a short request first: a server that wants a password replies to it, but may reset the
+    connection at a long one without a word."""
     connection.send_command("PING", check_health=False)
-    with suppress(ResponseError):  # this user may not ask it, say
+    with suppress(ResponseError):  # as for a user who may not ask
         connection.read_response(disable_decoding=True)
 
 
 def _ask_whether_master(connection: Connection) -> None:
-    """Sentinels may not know yet that it was demoted."""
+    """Raise MasterUnknown if it is not: Sentinels may not know yet that it was demoted."""
     connection.send_command("ROLE", check_health=False)
     with suppress(ResponseError):
         check_role(connection.read_response(disable_decoding=True))
@@ -163,7 +165,7 @@ def exchange(connections: Connections, packed: Any) -> Any:
         is_number = is_alone and text[:1] == b":" and text.endswith(END)  # as from most scripts
         number = int(text[1:]) if is_number else None
         replies = () if is_number else _replies(connection, text, 1 if is_alone else len(packed))
-    except BaseException as error:  # interrupted: its reply would be taken for another's
+    except BaseException as error:  # interrupted: a late reply would be taken for another's
         connections.discard(connection)
         translate_io_error(error)
         raise

@@ -52,7 +52,8 @@ BEFORE_7 = re.compile(r"^Error running script .*@user_script: \d+: -(?=[A-Z]+ )"
 """What Redis 6.2 puts in front of the error of a command in a script."""
 
 REFUSED_WITHIN = "user executing the script can't", "ACL failure in script"
-"""Redis' words before and since 7.2. What the script did before the refusal stays."""
+"""How Redis, before and since 7.2, refuses a command within a script. What the script did before
+the refusal stays."""
 
 
 class MasterUnknown(driver.ConnectionError):
@@ -70,8 +71,8 @@ FULL = "max number of clients reached"
 
 
 def not_connected(error: Exception, at: Mapping[str, Any]) -> BackendError:
-    """The connection could not be made, so nothing was applied. ``at``: its arguments, which may
-    contain the password."""
+    """The error of a connection that could not be made, so nothing was applied. ``at``: the
+    arguments of the connection, which may contain the password."""
     if isinstance(error, driver.MaxConnectionsError) or str(error) in ALL_IN_USE:
         return BackendUnavailable("all connections of the pool are in use: raise max_connections")
     if isinstance(error, MasterUnknown):
@@ -106,34 +107,36 @@ def _reason(error: BaseException | None) -> str:
 
 
 def check_role(reply: Any) -> None:
-    """``reply``: to ROLE, of the server that Sentinels call the master. Raises MasterUnknown."""
+    """Raise MasterUnknown unless this reply to ROLE, of a server that Sentinels call the master, is
+    a master's."""
     if reply[0] != b"master":
         raise MasterUnknown("Sentinels name a server that is not the master: a change is under way")
 
 
 def is_demoted(reply: Any) -> bool:
-    """Whether it is the error of a server that may have been the master until now. A new connection
-    leads to the new master."""
+    """Whether a reply is the error of a server that may have been the master until now. A new
+    connection leads to the new master."""
     replies = reply if isinstance(reply, list) else [reply]
     errors = (one for one in replies if isinstance(one, driver.ResponseError))
     return any(message_of(error).startswith(DEMOTED) for error in errors)
 
 
 def lost_on_the_way(error: Exception) -> BackendError:
-    """The request was sent, or partly sent, and no reply came."""
+    """The error of a request that was sent, or partly sent, and got no reply."""
     if isinstance(error, (driver.TimeoutError, TimeoutError)):
         return OutcomeUnknown("the Redis server did not reply in time")
     return OutcomeUnknown("the connection to the Redis server broke before its reply")
 
 
 def from_reply(error: driver.RedisError) -> LockError:
-    """The server replied with an error."""
+    """The error for an error reply of the server."""
     message = message_of(error)
     return script_error(message) or _refused(message)
 
 
 def checked(reply: Any) -> Any:
-    """Raises lockkit's errors, or NoScriptError, which says that the script was not run."""
+    """The reply, unless it is an error. Raises lockkit's errors, or NoScriptError, which says that
+    the script was not run."""
     if isinstance(reply, driver.ResponseError):
         if isinstance(reply, driver.NoScriptError):
             raise reply
@@ -142,14 +145,14 @@ def checked(reply: Any) -> Any:
 
 
 def anew(error: E) -> E:
-    """A copy of it, for each one that waits."""
+    """A copy of the error, so that each waiter raises one of its own."""
     made = type(error)(*error.args)
     made.__cause__ = error.__cause__
     return made
 
 
 def bare(error: E) -> E:
-    """A copy to keep: without its frames, and all that these refer to."""
+    """A copy of the error to keep: without its frames, and all that these refer to."""
     made = anew(error)
     cause: BaseException | None = made
     while cause is not None:
@@ -175,7 +178,8 @@ def forbids(error: LockError, command: str) -> bool:
 
 
 def message_of(error: Exception) -> str:
-    """redis-py strips the code from some errors and keeps the class instead."""
+    """The message as the server sent it. redis-py strips the code from some errors, and has a class
+    for each code instead."""
     text = BEFORE_7.sub("", str(error))
     for kind, code in (
         (driver.ReadOnlyError, "READONLY"),

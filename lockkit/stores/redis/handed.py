@@ -2,8 +2,9 @@
 apply, and it is not closed here.
 
 A blocking client lends its connections, one for each exchange; tasks use them in worker threads.
-From one of ``redis.asyncio``, lockkit takes only how it connects (``LentStore`` borrows): all tasks
-of an event loop share one connection anyway. The subscription has a connection of its own.
+From a client of ``redis.asyncio``, lockkit takes only how it connects, because all tasks of an
+event loop share one connection anyway; only ``LentStore`` borrows its connections. The subscription
+has a connection of its own.
 """
 
 from __future__ import annotations
@@ -102,8 +103,8 @@ def pool_of(found: object) -> Any:
             raise ConfigurationError("this client is for replicas of a Sentinel: use master_for()")
         if getattr(pool, "cache", None) is not None:
             raise ConfigurationError(
-                "this client has a client-side cache, for which its connections also read: hand "
-                "one over without a cache_config"
+                "this client has a client-side cache, and its connections also read messages for "
+                "that: hand over a client without a cache_config"
             )
         return pool
     if hasattr(found, "nodes_manager"):

@@ -1,4 +1,4 @@
-"""Locks in the cluster that somebody else's ``RedisCluster`` is for.
+"""Locks in the cluster to which somebody else's ``RedisCluster`` connects.
 
 lockkit takes only how it connects: its servers, credentials, TLS and time-outs. The connections
 are lockkit's own: a client of a cluster lends none.
@@ -23,7 +23,7 @@ from lockkit.stores.redis.slots import Slots
 from lockkit.stores.wires import AsyncWire
 
 OF_THE_CLIENT = ("redis_connect_func", "parser_class", "oss_cluster_maint_notifications_handler")
-"""Arguments of its connections that serve only the client itself."""
+"""Arguments of the client's connections that serve only the client itself."""
 
 
 class HandedClusterStore(ClusterStore):

@@ -20,8 +20,8 @@ def eviction() -> Step[list[Finding]]:
         return [
             Finding(
                 "eviction",
-                "whether the Redis server evicts keys when memory is full is not known: this user "
-                "may not ask it (INFO)",
+                "it is not known whether the Redis server evicts keys when memory is full: this "
+                "user may not ask it (INFO)",
                 "Allow the user +info; or look whether maxmemory-policy is noeviction, and silence "
                 "this check.",
             )
@@ -54,13 +54,13 @@ def isolation() -> Step[list[Finding]]:
 
 
 def role() -> Step[list[Finding]]:
-    """New connections ask for the role, and go on if the user may not."""
+    """Each new connection asks the server for its role, and goes on if the user may not ask."""
     if (yield from _allowed(pack(b"ROLE"))) is not None:
         return []
     return [
         Finding(
             "role",
-            "whether the server is the master is not checked: this user may not ask it (ROLE)",
+            "it is not checked whether the server is the master: this user may not ask it (ROLE)",
             "Allow the user +role: Sentinels may not have heard of a fail-over yet.",
         )
     ]
@@ -113,8 +113,8 @@ def persistence() -> Step[list[Finding]]:
         return [
             Finding(
                 "persistence",
-                "whether the Redis server persists anything is not known: this user may not ask it "
-                "(INFO, CONFIG GET)",
+                "it is not known whether the Redis server persists anything: this user may not ask "
+                "it (INFO, CONFIG GET)",
                 "Allow the user +info +config|get; or look whether appendonly is yes, and silence "
                 "this check.",
             )

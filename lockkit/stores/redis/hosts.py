@@ -62,7 +62,7 @@ def read_hosts(settings: AliasSettings, port: int, example: str) -> Hosts:
 
 
 def remapped(node: Node, remap: Remap | None) -> Node:
-    """Where this server is reached from here."""
+    """The address at which this server is reached from here."""
     return node if remap is None else Node(*remap((node.host, node.port)))
 
 

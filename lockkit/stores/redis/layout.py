@@ -1,9 +1,10 @@
-"""Where things are in Redis: decided for ever, because another layout would not see our locks.
+"""Which keys Redis has, and where: decided for ever, as another layout would not see our locks.
 
 All keys of a bucket share a hash tag and so a slot of a Cluster. A held lease is a field of the
 bucket's one hash, next to the fence counter: a grant is one read and one write, is atomic with the
-listing it appears in, leaves no key behind, and has no TTL that an evicting server could pick on.
-Only a name that several may hold has a key of its own for them, which expires after the last.
+listing it appears in, leaves no key behind, and has no TTL, by which a server might choose what to
+evict. Only a name that several may hold has a key of its own for its holders, which expires after
+the last of them.
 A change of this module or of a record's format needs a new VERSION.
 """
 
@@ -15,11 +16,12 @@ VERSION = b"4"
 BUCKETS = 64
 
 PREFIXES = b"lockkit:prefixes"
-"""The prefixes that clients lock with in this database, for those who look with another one."""
+"""The key of the prefixes that clients lock with in this database. An operator who looks with
+another prefix is told of them."""
 
 
 def encoded(name: str) -> bytes:
-    """Also for what somebody else has written in place of a name."""
+    """UTF-8, also for bytes that are not, which somebody else has written in place of a name."""
     return name.encode(errors="surrogateescape")
 
 

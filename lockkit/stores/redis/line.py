@@ -36,17 +36,17 @@ class Line(asyncio.BufferedProtocol):
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._transport: Any = connection._writer.transport
-        self.patience: float = connection.socket_timeout or SOCKET_TIMEOUT  #: without a reply
+        self.patience: float = connection.socket_timeout or SOCKET_TIMEOUT  #: for a reply
         self._buffer = memoryview(bytearray(BUFFER))
         self._replies = Replies()
         self._owed: deque[tuple[asyncio.Future[Any], int, float]] = deque()
-        self._several: list[Any] = []  #: replies to the first that is owed some
-        self._unsent: list[bytes] = []  #: until the loop's next turn
+        self._several: list[Any] = []  #: replies so far to the first request
+        self._unsent: list[bytes] = []  #: requests, until the loop's next turn
         self._heard = 0.0  #: when the last reply came
         self._timer: asyncio.TimerHandle | None = None
         self._is_over = False
         self._loop = asyncio.get_running_loop()
-        self.hear: Callable[[Any], None] | None = None  #: what nobody has asked for
+        self.hear: Callable[[Any], None] | None = None  #: takes unasked replies
         self.on_end: Callable[[], None] | None = None
         self._transport.set_protocol(self)
 
@@ -74,8 +74,8 @@ class Line(asyncio.BufferedProtocol):
                 if not self._unsent:
                     self._loop.call_soon(self._send)
                 self._unsent.append(packed)
-        except BaseException:  # interrupted: it may be owed and not sent, and replies would be
-            self.abort()  # taken for those of others
+        except BaseException:  # interrupted: it may be owed and not sent. Later replies would
+            self.abort()  # then be taken for its own
             raise
         return future
 
@@ -84,7 +84,7 @@ class Line(asyncio.BufferedProtocol):
             unsent, self._unsent = self._unsent, []
             if not self._is_over:
                 self._transport.write(b"".join(unsent))
-        except BaseException:  # as above
+        except BaseException:  # as in ``ask``
             self.abort()
             raise
 
@@ -117,7 +117,7 @@ class Line(asyncio.BufferedProtocol):
         try:
             for reply in self._replies.feed(bytes(self._buffer[:size])):
                 self._take(reply)
-        except (ValueError, ConnectionError):  # the latter of ``hear``
+        except (ValueError, ConnectionError):  # ``hear`` raises the latter
             self.abort()
         except (
             BaseException

@@ -81,7 +81,7 @@ class RedisListing:
     def last_words(self, name: str | None = None) -> Step[list[LockInfo]]:
         found: list[LockInfo] = []
         for bucket in ALL_BUCKETS if name is None else [bucket_of(name)]:
-            with contextlib.suppress(DamagedRecord):  # the bucket has a row of its own
+            with contextlib.suppress(DamagedRecord):  # ``page`` shows the damaged bucket
                 found += yield from self._words(bucket, name)
         return found
 

@@ -35,7 +35,7 @@ DIGIT = b"$1\r\n0\r\n", b"$1\r\n1\r\n", b"$1\r\n2\r\n"
 TOKEN_LENGTH = 2 * TOKEN_BYTES
 TOKEN_SIZE, END = b"$%d\r\n" % TOKEN_LENGTH, b"\r\n"
 
-MUTEX = Kind.MUTEX  # looked up once: that takes as long as packing an argument
+MUTEX = Kind.MUTEX  # looked up once: a look-up takes as long as packing an argument
 
 EXCLUSIVE, SHARED = b"X", b"S"
 
@@ -44,7 +44,7 @@ KINDS = {Kind.MUTEX: b"M", Kind.SEMAPHORE: b"S", Kind.RW: b"R", Kind.REENTRANT: 
 
 
 class Script:
-    """``heads``: how its calls begin, by the names of locks."""
+    """``heads``: the beginnings of its calls, packed, by the names of locks."""
 
     __slots__ = ("heads", "sha", "source")
 
@@ -62,7 +62,7 @@ class Command(NamedTuple):
 
 
 def script_of(*names: str) -> Script:
-    """Join fragments. What most calls need comes first, and ends the script if it is enough."""
+    """Join fragments into a script. The usual cases come first, and end it when they apply."""
     folder = files("lockkit.stores.redis") / "lua"
     return Script(b"".join((folder / f"{name}.lua").read_bytes() for name in names))
 
@@ -82,7 +82,7 @@ def load_scripts(commands: Sequence[Command]) -> list[bytes]:
 
 
 class Packed(ABC):
-    """Packs scripts on one name; the part that is the same each time only once."""
+    """Packs calls of scripts on one name. Their beginning stays the same, and is packed once."""
 
     @abstractmethod
     def _first(self, script: Script, name: str) -> Sequence[bytes]:
@@ -95,7 +95,8 @@ class Packed(ABC):
     def _claim(
         self, script: Script, request: Request, arguments: int, rest: bytes, first: bytes = b""
     ) -> Command:
-        """``arguments``: their number. ``first`` and ``rest``, around the token, are packed."""
+        """``arguments``: how many the token, ``first`` before it and ``rest`` after it are. The
+        latter two are packed already."""
         head = script.heads.get(request.name) or self._head(script, request.name, arguments)
         token = request.token.encode()
         size = TOKEN_SIZE if len(token) == TOKEN_LENGTH else b"$%d\r\n" % len(token)
@@ -163,7 +164,7 @@ class Protocol(Packed):
         return self._claim(script, request, 8, asked + bulk((form, entrant)), _used(request))
 
     def release(self, request: Request) -> Command:
-        """The request may be queued: then it may only have a place in the queue."""
+        """A request that is ``queued`` may have no more than a place in the queue."""
         unsure = DIGIT[request.unsure]
         if request.kind is MUTEX:
             script = self._withdraw if request.queued else self._release
@@ -185,7 +186,7 @@ class Protocol(Packed):
     def extend(self, requests: Sequence[Request]) -> Iterator[tuple[Command, list[int]]]:
         """One or more commands per bucket, each with the positions of its requests.
 
-        The leases of one pass mostly have the same ttl and number, which are then sent once.
+        The mutexes that are renewed together mostly have one ttl and number, then sent only once.
         """
         batches: dict[tuple[int, float, int], list[int]] = {}
         for position, request in enumerate(requests):
@@ -209,7 +210,7 @@ class Protocol(Packed):
         return pack(b"ZRANGE", PREFIXES, b"0", b"-1")
 
     def page(self, bucket: int, cursor: bytes, count: int) -> bytes:
-        """Some more of a bucket's fields."""
+        """Asks for some more fields of a bucket."""
         return pack(b"HSCAN", self.keys.bucket(bucket), cursor, b"COUNT", b"%d" % count)
 
     def details(self, bucket: int, names: Sequence[bytes]) -> Command:
@@ -233,7 +234,7 @@ class Protocol(Packed):
 
 
 _OF_EACH = 0.0, 0
-"""The terms of a batch in which each claim says its own."""
+"""Stands for the ttl and number of a batch in which each claim has its own."""
 
 
 def _alike(requests: Sequence[Request]) -> list[bytes]:
@@ -251,7 +252,7 @@ def _each(requests: Sequence[Request]) -> list[bytes]:
 
 
 def _limited(batches: dict[B, list[int]]) -> Iterator[tuple[B, list[int]]]:
-    """In parts, so that no script takes long: the server serves nobody else meanwhile."""
+    """Split the batches, so that no script takes long: the server serves nobody else meanwhile."""
     for batch, positions in batches.items():
         for start in range(0, len(positions), EXTENDED_AT_ONCE):
             yield batch, positions[start : start + EXTENDED_AT_ONCE]

@@ -1,7 +1,8 @@
 """Records of orders beside their locks: claimed under a lease, finished by its fence.
 
-A record is in the slot of its order's lock, so a claim is one step with the proof that the lease
-is held, and an operator's decision with the proof that it is not. Records expire by themselves.
+A record is in the slot of its order's lock. So one script makes a claim and checks that the lease
+is held; and one makes an operator's decision and checks that it is not. Records expire by
+themselves.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ class RedisRecords:
         keys = [self._keys.bucket(bucket), self._keys.running(bucket), *records]
         try:
             reply = yield from look_by_script(evalsha(_LIST, keys, names))
-        except DamagedRecord:  # the bucket has a row of its own
+        except DamagedRecord:  # the listing of locks shows the damaged bucket
             return []
         entries = []
         for name, value, left in zip(names, reply[::2], reply[1::2], strict=True):

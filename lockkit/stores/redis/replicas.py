@@ -1,7 +1,7 @@
 """``wait_replicas=N``: a claim, and each extension, counts only once N replicas have confirmed it.
 
-The server is asked together with the claim (WAIT). A fail-over then loses less, but may still lose
-it: the replica that is promoted may be one that has confirmed nothing.
+The server is asked together with the claim (WAIT). A fail-over then loses fewer claims, but may
+still lose some: the replica that is promoted may be one that has confirmed nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _number(text: str) -> int | str:
 
 
 def confirmed(commands: Sequence[Command], replicas: int, timeout: float) -> Step[list[Any]]:
-    """Run scripts, and have so many replicas confirm them, within half the time-out of a request.
+    """Run scripts, and have this number of replicas confirm them, in half a request's time-out.
 
     Raises OutcomeUnknown if too few did, or if the user may not ask: the scripts have run all the
     same."""

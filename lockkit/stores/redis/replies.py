@@ -36,7 +36,7 @@ from lockkit.model.types import (
 from lockkit.stores.redis.layout import VERSION, encoded
 from lockkit.stores.redis.protocol import KINDS, SHARED
 
-DIGITS = 16  # of a number; what is read may be anything
+DIGITS = 16  # no number of ours has more, but what is read may be anything
 KIND_OF = {code: kind for kind, code in KINDS.items()}
 
 Queue = tuple[int, int, Sequence[bytes]]
@@ -86,7 +86,7 @@ def read_extend(
 
 
 def read_page(bucket: bytes, reply: Sequence[Any]) -> tuple[bytes, list[bytes], list[LockInfo]]:
-    """The next cursor, the names of a page, and whether the bucket's own fields are damaged.
+    """The next cursor, the names of a page, and the damage to the bucket's own fields.
 
     Raises LayoutMismatch, as every step of a name in that bucket would.
     """
@@ -168,7 +168,8 @@ def info_of(name: str, text: bytes, now: int, queue: Queue = (0, 0, ())) -> Lock
 
 
 def waiting_of(first: Sequence[bytes], now: int) -> Iterator[Waiting]:
-    """A ticket is the moment at which it was drawn, or a little later; if damaged, anything."""
+    """The waiters. A ticket is the moment at which it was drawn, or a little later; a damaged one
+    may be any number."""
     for ticket, alive, says in zip(first[::3], first[1::3], first[2::3], strict=True):
         parts = says.split(b" ", 1)[-1]  # without the channel
         owner = parts.split(b" ", 5 if parts[:2] in (b"X ", b"S ") else 2)[-1]
@@ -239,7 +240,8 @@ def _said(message: str, after: str) -> str:
 
 
 def script_error(message: str) -> LockError | None:
-    """The scripts' own error replies; Redis puts words of its own around some."""
+    """The error with which a script of ours replied; None for any other message. Redis puts words
+    of its own around some of them."""
     if "LAYOUT " in message:
         return other_layout(_said(message, "LAYOUT ").encode())
     if "DAMAGED " in message:

@@ -9,10 +9,10 @@ from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 END = b"\r\n"
 
 VERBATIM, MAP, NULL = b"=%_"
-"""What a connection of somebody else's pool may say in RESP 3. A map is read as a list."""
+"""Types of RESP 3, which a connection of somebody else's pool may send. A map is read as a list."""
 
 ALONE = 0
-"""The number of replies to one request that is not in a list."""
+"""In place of a number of replies: there is one, and it is returned without a list."""
 
 
 class Replies:

@@ -36,7 +36,7 @@ def call(command: Command) -> Step[Any]:
 
 
 def call_all(commands: Sequence[Command], then: bytes = b"") -> Step[list[Any]]:
-    """Run some, at once. ``then``: one more request, whose reply comes last."""
+    """Run several scripts in one exchange. ``then``: one more request, whose reply comes last."""
     if not commands:
         return []
     try:
@@ -48,7 +48,8 @@ def call_all(commands: Sequence[Command], then: bytes = b"") -> Step[list[Any]]:
 
 
 def _load_and_run(commands: Sequence[Command], then: bytes = b"") -> Step[list[Any]]:
-    """At once: even a server whose scripts are flushed again and again hardly does so between."""
+    """Load and run in one exchange: there is hardly time to flush the scripts in between, even if
+    somebody does so again and again."""
     try:
         loads = load_scripts(commands)
         packed = [*loads, *(command.packed for command in commands)]
@@ -59,9 +60,9 @@ def _load_and_run(commands: Sequence[Command], then: bytes = b"") -> Step[list[A
 
 
 def look(packed: bytes | list[bytes]) -> Step[Any]:
-    """A request that only reads. It is sent once more if its connection was stale.
+    """A request that only reads. It is sent once more if no reply came: a connection may be stale.
 
-    It is always sent as a list, even if it is one.
+    A single request is sent as a list, too.
     """
     several = packed if isinstance(packed, list) else [packed]
     try:
@@ -72,7 +73,7 @@ def look(packed: bytes | list[bytes]) -> Step[Any]:
 
 
 def look_by_script(command: Command) -> Step[Any]:
-    """A script that may be run twice. It is run once more if its connection was stale."""
+    """A script that may be run twice. It is sent once more if no reply came: see ``look``."""
     try:
         return (yield from call_all([command]))[0]
     except OutcomeUnknown:

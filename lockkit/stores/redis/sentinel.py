@@ -1,9 +1,9 @@
 """``redis+sentinel://h1,h2,h3/service``: locks in the master that the Sentinels name.
 
-Each connection leads to the current master: the Sentinels are asked first, then the server whether
-it is one. So no connection leads to a server that was demoted, or that returns believing it is
-still the master, as long as one better-informed Sentinel answers. If a master is lost, so is what
-it had not replicated, locks among it; fencing tokens go on growing.
+Each connection leads to the current master: first the Sentinels are asked for it, then the server
+itself, whether it is a master. So no connection leads to a server that was demoted, or that returns
+and takes itself for the master, as long as one Sentinel that knows better answers. If a master is
+lost, so are the locks that it had not replicated; fencing tokens go on growing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from lockkit.stores.redis.settings import Maker, maker
 PORT = 26379
 EXAMPLE = "redis+sentinel://user:password@sentinel1:26379,sentinel2,sentinel3/service"
 PATIENCE = 0.5
-"""Seconds to wait for a Sentinel, unless the options say more or less."""
+"""Seconds to wait for a Sentinel. A shorter socket_timeout of the servers applies instead, and so
+does any socket_timeout in OPTIONS['sentinel']."""
 
 
 class MasterSettings(NamedTuple):
@@ -66,8 +67,8 @@ def master_settings(settings: AliasSettings) -> MasterSettings:
 
 
 def _of_sentinels(one: AliasSettings, own: Mapping[str, Any]) -> AliasSettings:
-    """TLS as for the servers, unless ``tls`` says otherwise. The servers' user and password, and
-    the query of the URL, are not used."""
+    """Sentinels use TLS if the servers do, unless ``tls`` says otherwise. The servers' user and
+    password, and the query of the URL, are not for them."""
     scheme, _, rest = one.location.partition("://")
     known = dict(own)
     tls = known.pop("tls", scheme == "rediss")
@@ -87,7 +88,7 @@ def _patience(one: AliasSettings) -> float:
 
 
 class Answer(NamedTuple):
-    """What one Sentinel says."""
+    """One Sentinel's answer."""
 
     epoch: int  #: of the configuration: each fail-over has a greater one
     master: Node
@@ -127,7 +128,7 @@ def _reason(error: BackendError) -> str:
 
 
 def _read(reply: Any) -> Answer | None:
-    """None: this Sentinel takes the master to be down."""
+    """The answer; None: this Sentinel takes the master to be down, or knows none."""
     texts = [text_of(part) for part in reply]
     state = dict(zip(texts[::2], texts[1::2], strict=False))
     flags = state.get("flags", "").split(",")

@@ -40,4 +40,4 @@ class SentinelStore(OfSentinels, RedisStore):
 
 
 class PlainSentinelStore(OfSentinels, PlainStore):
-    """The same with ``?protocol=plain``."""
+    """``redis+sentinel://`` and ``rediss+sentinel://`` with ``?protocol=plain``."""

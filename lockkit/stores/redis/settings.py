@@ -33,11 +33,11 @@ SOCKET_TIMEOUT = 2.0
 
 
 class Maker:
-    """Makes connections as a pool of redis-py would. Not connected yet; no I/O.
+    """Makes connections as a pool of redis-py would. They are not connected yet; no I/O.
 
-    The pool itself counts all that it has made, and stops at a hundred: it is meant to keep them,
-    but lockkit keeps its own. RESP 2, whatever the pool speaks: scripts reply with nothing newer,
-    and subscriptions then need no push parser.
+    The pool itself would make a hundred at most by default, because it is meant to take them back,
+    but lockkit keeps its own. They speak RESP 2, whatever the pool speaks: scripts reply with
+    nothing newer, and subscriptions then need no push parser.
     """
 
     def __init__(self, pool: Any) -> None:
@@ -50,11 +50,11 @@ class Maker:
         return self._kind(**self.arguments)
 
     def at(self, host: str, port: int) -> Self:
-        """The same for another server."""
+        """Another Maker, of connections to this server."""
         return self._with(self._kind, host=host, port=port)
 
     def managed(self, kind: Any, resolver: Any) -> Self:
-        """The same for the server to which the resolver leads."""
+        """Another Maker, of connections to the server to which the resolver leads."""
         return self._with(kind, connection_pool=resolver)
 
     def _with(self, kind: Any, **arguments: Any) -> Self:
@@ -64,11 +64,11 @@ class Maker:
         return made
 
     def described(self) -> str:
-        """Its database."""
+        """The database that the connections use, for people."""
         return f"database {self.arguments.get('db') or 0}"
 
     def server(self) -> str:
-        """Its address, without user and password."""
+        """The address of the server, without user and password."""
         known = self.arguments
         return known.get("path") or f"{known.get('host', '')}:{known.get('port', '')}"
 
@@ -113,7 +113,8 @@ def own_option(
     settings: AliasSettings, option: str, default: object, read: Callable[[str], object]
 ) -> tuple[Any, AliasSettings]:
     """The value of an option that is not the driver's, from OPTIONS or the URL, and the settings
-    without it. ``read`` converts a text of the URL. Said twice, it raises ConfigurationError."""
+    without it. ``read`` converts a text of the URL. An option that is given twice raises
+    ConfigurationError."""
     location, _, query = settings.location.partition("?")
     words = parse_qsl(query, keep_blank_values=True)
     texts = [text for word, text in words if word == option]
@@ -169,7 +170,7 @@ def _is_verified(settings: AliasSettings) -> bool:
 
 
 def is_managed(connection: Connection) -> bool:
-    """Whether it leads to the master of Sentinels."""
+    """Whether the connection leads to the master that Sentinels name."""
     pool = getattr(connection, "connection_pool", None)
     return pool is not None and pool.is_master
 
@@ -249,4 +250,4 @@ OPTIONS: dict[str, Callable[[str, object], object]] = {
 """The options, and the check of each."""
 
 BESIDE = ("wait_replicas", "restart_delay", "protocol")
-"""What a URL may also say: options that are not the driver's."""
+"""Options of lockkit itself, which a URL may have beside those of the driver."""

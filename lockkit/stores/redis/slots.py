@@ -63,7 +63,7 @@ class Slots:
         self._owners: list[Node | None] = [None] * SLOTS
         self._silent: set[Node] = set()
         self.masters: tuple[Node, ...] = ()
-        self.nodes: tuple[Node, ...] = self._seeds  #: that may be asked
+        self.nodes: tuple[Node, ...] = self._seeds  #: all that may be asked
         self.identity = ""
         self.is_stale = True
 
@@ -88,7 +88,7 @@ class Slots:
         payload: Sequence[bytes],
         patience: float,
     ) -> Step[list[Any]]:
-        """A list for each slot; requests without a key go with each of them."""
+        """Send the requests slot by slot. Those without a key go with those of each slot."""
         replies: list[Any] = [None] * len(payload)
         is_begun = False
         for slot in wanted:
@@ -145,7 +145,8 @@ class Slots:
         return Elsewhere(owner)
 
     def _named(self, text: str, node: Node) -> Node:
-        """``3999 host:port``; without a host, the host of the server that says so."""
+        """The server in ``3999 host:port``. Without a host, it is on the same host as the server
+        that replied with this text."""
         host, _, port = text.partition(" ")[2].rpartition(":")
         if not host or host == "?":
             return Node(node.host, int(port))

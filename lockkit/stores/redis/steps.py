@@ -34,7 +34,7 @@ from lockkit.stores.redis.subscription import Inbox, open_inbox
 from lockkit.stores.redis.wire import RedisWire
 from lockkit.stores.wires import AsyncWire
 
-TRY, ENQUEUE = Mode.TRY, Mode.ENQUEUE  # looked up once: that takes time
+TRY, ENQUEUE = Mode.TRY, Mode.ENQUEUE  # looked up once: a look-up takes time
 NEW = tuple.__new__  # takes a third of the time of a call of the class
 
 
@@ -116,8 +116,8 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
         return answer
 
     def _stays(self, request: Request) -> Step[bool]:
-        """Whether an earlier grant is still there, and confirmed: ``WAIT`` covers only what its own
-        connection has written."""
+        """Whether an earlier grant is still there. With ``wait_replicas``, extend it, so that the
+        replicas confirm it: ``WAIT`` covers only what its own connection has written."""
         if not self._replicas:
             return True
         (renewal,) = yield from self.extend([request])
@@ -137,8 +137,8 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
         return self._language.acquire(request, mode, channel)
 
     def _queueing(self, request: Request) -> Command:
-        """For a claim that has listened, also if the subscription is lost again: the wire makes
-        another one while it waits, and its next poll names the channel."""
+        """For a claim that has listened. If the subscription is lost again, it queues without a
+        channel: the wire subscribes anew while it waits, and its next poll names the channel."""
         if self.inbox.pulse is not None:
             return self._attempt(request)
         self.inbox.expect(request.token)

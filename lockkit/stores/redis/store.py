@@ -31,7 +31,8 @@ class RedisStore(RedisListing, ScriptSteps, Shared, Reentrant, Listed):
         return RedisRecords(self)
 
     def _announce(self) -> Step[None]:
-        """Tried once: a user that may not write the note does without."""
+        """Note the key prefix in the server, for ``prefixes``. This is tried once: a user who may
+        not write the note goes without it."""
         self._is_announced = True
         with contextlib.suppress(BackendError):
             yield from call(self._protocol.announce())

@@ -62,11 +62,11 @@ class Inbox:
         self.start_anew(channel)
 
     def start_anew(self, channel: bytes) -> None:
-        """Also in a forked child: it does not wait for its parent's claims."""
+        """Forget all claims, also in a forked child: its parent's claims are not its own."""
         self.channel = channel
         self.pace = Pace()
         self.pulse: Pulse | None = None  #: of the subscription, while there is one
-        self.is_forbidden = False  #: to listen, or it is closed: waiters must poll
+        self.is_forbidden = False  #: or closed: nobody can listen, so waiters poll
         self._waiting: dict[str, WaitingClaim] = {}
         self._epoch = 0
 
@@ -120,8 +120,8 @@ class Inbox:
                 yield Park(claim, left)
 
     def hear(self, reply: Any) -> None:
-        """Take what was read from the subscription. Raises ConnectionError if the server refuses
-        the subscription, which it was asked for again."""
+        """Take a reply that was read from the subscription. Raises ConnectionError if it refuses to
+        subscribe once more, which is how a server is asked whether it still knows us."""
         if isinstance(reply, ResponseError):
             raise ConnectionError("the server refuses the subscription") from reply
         self.pace.worked()
@@ -152,6 +152,6 @@ class Inbox:
 
 
 def open_inbox(inbox: Inbox) -> Step[None]:
-    """Subscribe, unless that is done or forbidden. Raises a BackendError."""
+    """Subscribe, unless the inbox is open already or forbidden. Raises a BackendError."""
     if not inbox.is_open and not inbox.is_forbidden:
         yield Listen(inbox)

@@ -39,7 +39,8 @@ class ThreadRedisWire(ThreadWire):
 
 
 class _Reader(Background):
-    """Waits as a thread does, in place of the tasks, as long as any of them waits."""
+    """A thread that waits in place of the tasks, as long as any of them waits: so the blocking wire
+    reads their messages."""
 
     thread_name = "lockkit-mail"
 

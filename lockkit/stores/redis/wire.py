@@ -45,7 +45,7 @@ class RedisWire:
         self._choosing = threading.RLock()  # a signal's handler may wait, too
         self._opening = threading.RLock()
         self._connection: Connection | None = None  #: of the subscription
-        self._failure: BackendError | None = None  #: of the last attempt to subscribe that failed
+        self._failure: BackendError | None = None  #: of the last attempt to subscribe
 
     def exchange(self, effect: Exchange) -> Any:
         try:
@@ -83,13 +83,13 @@ class RedisWire:
             self._promote()
 
     def close(self) -> None:
-        """Those who still wait, or come later, poll the store."""
+        """Close all connections. Claims that wait, now or later, poll the store from now on."""
         with self._opening:  # nobody subscribes after this
             self._inbox.forbid()
         self._leave()
 
     def _leave(self) -> None:
-        """Close idle connections and the subscription; a reader of that one closes it itself."""
+        """Close idle connections and the subscription. A thread that reads the latter closes it."""
         connection = self._connection
         if connection is not None:
             _end(connection)
@@ -97,7 +97,7 @@ class RedisWire:
         self._connections.close()
 
     def _leads(self, signal: Signal) -> bool:
-        """Whether this one reads: it does so already, or nobody else does."""
+        """Whether this waiter is to read: it does so already, or nobody else does."""
         with self._choosing:
             if not self._is_led:
                 self._leader = signal
@@ -157,7 +157,7 @@ class RedisWire:
 
     def _hang_up(self) -> None:
         """Close the subscription, unless somebody reads it: the reader then closes it."""
-        with self._choosing:  # else one may begin to read meanwhile
+        with self._choosing:  # else a waiter may begin to read meanwhile
             if not self._is_led and self._connection is not None:
                 self._drop(self._connection)
 
@@ -168,7 +168,8 @@ class RedisWire:
         connection.disconnect()
 
     def _resubscribe(self, broken: Connection | None) -> None:
-        """All waiters ask the store: it may have granted unheard, be down, or just be full."""
+        """Subscribe again. All waiters then ask the store: it may have made grants of which nobody
+        heard, be down, or merely take no more connections."""
         inbox = self._inbox
         with self._opening:
             if self._connection is not broken:
@@ -223,7 +224,7 @@ class RedisWire:
 
 
 def _end(connection: Connection) -> None:
-    """Make its reader fail. Closing it under a reader would be a race: its number may be another
-    file's by the time of that read."""
+    """Make the thread that reads it fail. Closing the socket under that thread would be a race: by
+    the time of the read, its file descriptor may be that of another file."""
     with suppress(OSError, AttributeError, TypeError):  # it may just have broken, or been closed
         socket.socket.shutdown(connection._sock, socket.SHUT_RDWR)

@@ -1,6 +1,6 @@
 -- One attempt, while somebody holds the name or waits for it. Goes on where acquire_free ends.
 -- The same token gets the same grant, with what is left of it; or with all of it, if it was handed
--- over. That begins with a write that is allowed when memory is full.
+-- over. The latter begins with a write that is allowed when memory is full.
 if record and not is_whole(record) then damaged('its record') end
 if record and string.sub(record, 1, 1) ~= 'M' then
   if mode == '2' then return redis.status_reply('-') end

@@ -1,4 +1,5 @@
--- The same, if more than the bucket must be looked at. Goes on where acquire_free ends.
+-- Goes on where acquire_free ends, for all other cases: checks the layout and the tombstones, and now
+-- and then forgets what was abandoned long ago.
 if bucket[1] ~= VERSION then
   if bucket[1] then return other_layout(bucket[1]) end
   redis.call('HSET', KEYS[1], 'v', VERSION)

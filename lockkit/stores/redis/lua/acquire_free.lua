@@ -1,5 +1,5 @@
 -- One attempt, while nobody holds the name. That is the usual case, so it comes first, compares
--- digits as they are, and makes no function.
+-- numbers as strings, and makes no function.
 -- ARGV: =name token mode(0 try, 1 enqueue, 2 poll) ttl 'ttl max_hold owner'
 -- 'alive max_queue channel'. Replies: the fence of a whole grant | G fence left | B ticket ahead left
 -- owner | F ahead left owner (the queue is full) | - (the token is gone)

@@ -1,7 +1,8 @@
 -- Prepended to the scripts that look whether all that is kept of a name can be read.
 local LOOK_MOST = 255 -- as many waiters as one step may pass
 
--- The reply, if it is one: a key may be of another type. That the user lacks a permission is no damage.
+-- The reply; nothing if the key is of another type. Other errors end the script: they are not damage, but
+-- a permission that the user lacks, for example.
 local function readable(value)
   if type(value) ~= 'table' or not value.err then return value end
   if not string.find(value.err, 'WRONGTYPE', 1, true) then error(value.err, 0) end

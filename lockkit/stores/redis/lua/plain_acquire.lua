@@ -1,7 +1,7 @@
 -- One attempt. ARGV: token mode(0 try, 1 enqueue, 2 poll) ttl 'ttl max_hold owner'
 -- 'alive max_queue channel' repair(0, 1). Replies as in acquire_free, but an unknown time is '-'; and R,
 -- like B: the key had no TTL, and has one now.
--- The first waiter for a client that sends no message asks again after POLL.
+-- Other clients send no message when they release: the first waiter for one of them asks again after POLL.
 local POLL = 50000
 local token, mode, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 if redis.call('ZSCORE', KEYS[4], token) then return redis.status_reply('-') end

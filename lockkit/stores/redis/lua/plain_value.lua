@@ -20,7 +20,7 @@ local function milliseconds(us) return string.format('%.0f', math.max(math.ceil(
 
 local KEPT = 600000 -- ms: the grace period
 
--- What lies beside the key outlives it by the grace period. Without it, a key that has no TTL on
+-- What lies beside the key outlives it by the grace period. If it were gone, a key that has no TTL on
 -- purpose could be taken for one that was left behind.
 local function remember(ttl)
   redis.call('PEXPIRE', KEYS[1], math.ceil(ttl / 1000) + KEPT)

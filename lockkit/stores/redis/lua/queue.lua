@@ -4,8 +4,8 @@
 -- The name is free: grant the first waiter that is alive, forget the dead ones before it.
 -- Returns the fence if that is the asker. State first, message last and by pcall: scripts do not
 -- roll back. A waiter that does not listen is dead; after an error (no permission to publish), it
--- learns of its grant when it asks next. The first write is one allowed at full memory.
--- A record made here says that somebody waits, without looking: the next release looks.
+-- learns of its grant when it asks next. The first write is one that is allowed when memory is full.
+-- A record made here says that somebody waits, whether or not it is so: the next release looks.
 local function advance(field, asker)
   for _ = 1, PASS_MOST do
     local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')

@@ -1,5 +1,5 @@
 -- Prepended to the scripts on the record of an order, which is kept beside the order's lock.
--- KEYS, all in the slot of the name's bucket: 1 bucket (see queue.lua), 2 record, 3 running.
+-- KEYS, all in the slot of the name's bucket: 1 bucket (see store.lua), 2 record, 3 running.
 -- record   string: state (R running, D done) and fence, of fixed widths (1 16), then what it says
 -- running  zset: name -> when its record expires, of the records that are running
 -- ARGV: layout version, =name, fence …

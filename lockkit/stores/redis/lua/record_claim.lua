@@ -1,7 +1,7 @@
 -- Write a record under the lease with this fence. ARGV: version =name fence state ttl(ms) replaces(0, 1)
 -- what it says. Replies: 1 written, 0 there is another, -1 the lease is not held.
 if holder ~= fence then return -1 end
--- If a claim was sent twice, one of them may come after the end of its own try.
+-- A claim that was sent twice may arrive the second time after the end of its own try.
 if is_mine and string.sub(head, 1, 1) == 'D' and ARGV[4] == 'R' then return 0 end
 if head ~= '' and not is_mine then
   local before = moment(string.sub(head, 2))

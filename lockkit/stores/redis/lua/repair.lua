@@ -1,4 +1,4 @@
--- Delete what is kept of a name if some of it cannot be read, in a step with that proof. KEYS as in
+-- Delete what is kept of a name if some of it cannot be read, in the step that finds so. KEYS as in
 -- shared.lua. ARGV: =name. Replies: 1 deleted, 0 all of it can be read.
 local record = redis.call('HGET', KEYS[1], ARGV[1])
 local holders, alone = readable(redis.pcall('HVALS', KEYS[6])), nil

@@ -4,7 +4,7 @@
 --   6 holders hash: token -> form (X exclusive, S shared) until fence granted renewed extended, of
 --             fixed widths (1 16 16 16 16 16), then 'permits entrant ttl max_hold owner' (permits: how many
 --             may hold it, 0: no limit but HOLD_MOST; entrant: who may enter again what it holds; - nobody)
--- A waiter's entry has its channel, its form, and then the same.
+-- A waiter's entry has its channel, its form, and then the same from permits on.
 -- ARGV: =name used, then what each script says. used: kind and permits; *: any kind.
 if record and not is_whole(record) then damaged('its record') end
 redis.call('HLEN', KEYS[6])
@@ -115,8 +115,8 @@ local function install(token, form, till, rest)
   return fence
 end
 
--- The record of the name, by which it is listed and known to be in use. Its number of permits also
--- takes in holders that are handed over and late: their first extension may still come.
+-- Write the record of the name, by which it is listed and known to be in use. Its permits also take
+-- account of a holder whose grant was handed over and has expired: its first extension may still come.
 local function save()
   if not next(holders) and redis.call('ZCARD', KEYS[2]) == 0 then
     redis.call('HDEL', KEYS[1], field)

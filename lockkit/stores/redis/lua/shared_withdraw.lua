@@ -1,5 +1,5 @@
 -- Leave the queue, or give back a grant that raced the decision. ARGV: =name used token unsure(0, 1)
--- Those behind may have waited only for this one. Tombstones as in withdraw.
+-- Those behind it in the queue may have waited for it alone, and are then granted. Tombstones as in withdraw.
 local token = ARGV[3]
 if ours then first_waiting() end
 local found = leave(token)

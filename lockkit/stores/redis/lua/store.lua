@@ -8,14 +8,14 @@
 --                last extension), of fixed widths (1 1 32 16 16 16 16 16), then 'ttl max_hold owner'
 --             S  semaphore, R reader-writer lock, E reentrant lock: kind queued permits until (not
 --                before the last holder's), of fixed widths (1 1 32 16); permits: how many may hold
---                it, of the others 1 if a holder may exclude all, else 0; its holders are in a key
---                of their own, see shared.lua
+--                a semaphore; for the others, 1 if a holder may exclude all, else 0; the holders are
+--                in a key of their own, see shared.lua
 --   2 queue   zset: token -> ticket
 --   3 waiters hash: token -> 'channel', then what its holder's entry will end with
 --   4 tombs   zset: token (or b:token, if broken by an operator) -> until
 --   5 alive   zset: token -> until when its waiter counts as alive
 -- A record outlives its lease by the grace period, so that abandoned leases can be listed.
--- Each step does a bounded number of commands, however many wait or are dead: the next goes on.
+-- Each step does a bounded number of commands, however many wait or are dead. The next step goes on.
 local GRACE = 600000000
 local PASS_MOST = 256 -- waiters that one step grants or finds dead
 local SWEEP_MOST = 16 -- expired entries that one step forgets
@@ -70,7 +70,7 @@ local function empty_queue()
   for _, key in ipairs({ 2, 3, 5 }) do forget(KEYS[key]) end
 end
 
--- The record is of another kind: an error reply while the name is in use. Otherwise empties its queue.
+-- For a record of another kind: returns an error reply while the name is in use, else empties its queue.
 local function in_use(record)
   if tonumber(string.sub(record, 35, 50)) > now or waits() then
     local permits = string.sub(record, 1, 1) == 'M' and '0' or string.match(record, '^..(%d+)')

@@ -31,8 +31,8 @@ local function is_handed_holder(till, tail)
     string.match(tail, '^%d+ %S+ (%d+)', 49))
 end
 
--- A waiter's channel and what follows; nothing if it cannot be read, or if it does not wait for a
--- mutex (alone) or for another kind (not alone).
+-- A waiter's channel and what follows; nothing if its entry cannot be read or is not of the kind wanted:
+-- a mutex (alone is true), another kind (false) or any (nil).
 local function waiter(entry, alone)
   local channel, form, rest = string.match(entry, '^(%S+) ([XS]? ?)(.*)$')
   if not channel or alone ~= nil and alone ~= (form == '') then return nil end

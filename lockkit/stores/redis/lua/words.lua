@@ -2,7 +2,7 @@
 --
 -- They are fields of the bucket, w0 to w14, one for each slot of names: 'at kind form' of fixed
 -- widths (16 1 1), then ' permits length-of-name length-of-by ', name, by (the operator who broke it;
--- empty: it expired) and what record or entry says from until on, without permits and entrant.
+-- empty: it expired) and the record or entry from its 'until' on, without permits and entrant.
 local WORDS, DAY = 15, 86400000000
 
 local function slots()
@@ -23,14 +23,14 @@ local function note(name, kind, form, permits, tail, by)
   end
 end
 
--- Of a mutex. A record that only marks a queue without a holder has none.
+-- Keep the last words of a mutex. A record that only marks a queue had no holder, so it has none.
 local function note_record(field, record, by)
   if string.sub(record, 115, 118) ~= '0 - ' then
     note(string.sub(field, 2), 'M', 'X', 0, string.sub(record, 35), by)
   end
 end
 
--- Of one who shares a name.
+-- Keep the last words of one holder of a name that several may hold.
 local function note_entry(field, kind, entry, by)
   local permits, rest = string.match(string.sub(entry, 82), '^(%d+) %S+ (.*)$')
   note(string.sub(field, 2), kind, string.sub(entry, 1, 1), permits, string.sub(entry, 2, 81) .. rest, by)

@@ -27,7 +27,7 @@ def tag_of(key: bytes) -> bytes:
 
 @lru_cache(maxsize=SLOTS)
 def _tag_of_slot(slot: int) -> bytes:
-    """For a key that cannot stand in braces: the first number that leads there."""
+    """A tag for a key that cannot stand in braces itself: the first number with this slot."""
     return next(tag for tag in map(b"%d".__mod__, count()) if _slot(tag) == slot)
 
 

@@ -18,7 +18,7 @@ from lockkit.stores.redis.protocol import (
 )
 
 FOREVER = 9.4e8
-"""Seconds: the key of a claim for so long, or longer, has no TTL. See plain_value.lua."""
+"""Seconds: the key of a claim with this TTL or a longer one has no TTL. See plain_value.lua."""
 
 LONGEST = 8.9e8
 """Seconds, 28 years: the longest TTL of a key. A record has no room for one of a billion."""

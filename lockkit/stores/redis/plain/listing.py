@@ -17,7 +17,7 @@ PAGE = 500
 """Keys of the database that one request looks at."""
 
 SCANNED_MOST = 2_000_000
-"""Keys of the database that one listing looks at."""
+"""Keys of the database that each of the two scans of a listing looks at."""
 
 NO_KEY, NO_TTL = -2, -1
 MILLISECOND = 1000
@@ -30,7 +30,8 @@ class PlainListing:
     _repair_ttl: float
 
     def page(self, name: str | None, cursor: _Cursor | None = None) -> Step[Page]:
-        """First the names that lockkit has used; then, if there is a prefix, others' keys."""
+        """First the names that lockkit has used. Then, if there is a prefix, the other keys with
+        it, which may be locks of other clients."""
         if name is not None:
             return Page((yield from self._details([name])))
         at = cursor or _Cursor(set())
@@ -62,7 +63,8 @@ class PlainListing:
         return bool((yield from call(self._language.break_(name, fence, by))))
 
     def ended(self, name: str, fence: int | None) -> Step[LockInfo | None]:
-        """Says which operator broke it. Nothing else is kept about the end of a lease."""
+        """The end of this lease, if it is the last one of its name that an operator broke. Nothing
+        else is kept about the end of a lease."""
         said = yield from look(self._language.broken(name))
         broken, _, by = (said or b"").decode(errors="replace").partition(" ")
         if not said or broken != str(fence):
@@ -78,8 +80,8 @@ class _Cursor(NamedTuple):
 
     seen: set[str]
     scanned: bytes = b"0"
-    others: bool = False  #: it looks for other clients' keys
-    looked: int = 0
+    others: bool = False  #: the scan is for other clients' keys
+    looked: int = 0  #: keys of the database in this scan so far
 
 
 def _read(name: str, reply: Sequence[Any]) -> LockInfo | None:
@@ -107,7 +109,7 @@ def _read(name: str, reply: Sequence[Any]) -> LockInfo | None:
 
 
 def _without_key(info: LockInfo) -> LockInfo:
-    """Nobody holds it: it expired, or somebody deleted the key, which ends the lease at once."""
+    """Nobody holds the name: the lease expired, or somebody deleted the key, which ends a lease."""
     if info.fence is None:  # nobody had it, but somebody waits
         return info
     return info._replace(state=LockState.ABANDONED, left=min(info.left or 0.0, 0.0))
