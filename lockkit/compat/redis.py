@@ -29,7 +29,7 @@ try:
     import redis.asyncio
     import redis.asyncio.lock
     import redis.lock
-    from redis.exceptions import LockError
+    from redis.exceptions import RedisError
 except ImportError as error:
     raise DriverMissing(
         "lockkit.compat.redis needs redis-py: pip install 'lockkit[redis]'"
@@ -106,7 +106,7 @@ class Lock(Queueing, redis.lock.Lock):
         acquisition = self._acquired_since(before, get_ident())
         if acquisition is not None:
             self.local.token = None
-            with suppress(LockError):
+            with suppress(RedisError):  # the interrupt is raised next
                 self.do_release(acquisition.value)
 
     def do_release(self, expected_token: Any) -> None:
@@ -164,7 +164,7 @@ class AsyncLock(Queueing, redis.asyncio.lock.Lock):
         acquisition = self._acquired_since(before, _this_task())
         if acquisition is not None:
             self.local.token = None
-            with suppress(LockError):
+            with suppress(RedisError):  # the interrupt is raised next
                 await self.do_release(acquisition.value)
 
     async def release(self) -> None:

@@ -16,7 +16,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
 
 from lockkit.engine.effects import Step
+from lockkit.engine.holding import UNTOLD
 from lockkit.model.errors import AcquireTimeout, TooManySessions
+from lockkit.model.log import log
 from lockkit.model.types import UNSET, Unset
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 class _Entered(Protocol):
     """A lease on one name, or on several."""
 
+    @property
+    def name(self) -> str: ...
     def _belong_to(self, block: Block | None) -> None: ...
     def _releasing(self) -> Step[bool]: ...
     def _extending(self, ttl: float | None) -> Step[None]: ...
@@ -113,7 +117,7 @@ class ThreadLock(Generic[T]):
             return _enter(self._entered, threading.get_ident(), lease, block)
         except BaseException:  # interrupted: ``__exit__`` will not be called
             _unenter(self._entered, threading.get_ident(), lease)
-            self._client.perform(lease._releasing())
+            self._client.perform(giving_up(lease))
             raise
 
     @leaving
@@ -151,7 +155,7 @@ class TaskLock(Generic[A]):
             return _enter(self._entered, _task(), lease, block)
         except BaseException:  # interrupted: ``__aexit__`` will not be called
             _unenter(self._entered, _task(), lease)
-            await self._client.perform(lease._releasing())
+            await self._client.perform(giving_up(lease))
             raise
 
     @leaving
@@ -223,6 +227,15 @@ class TaskLease(_TaskLease):
             await self._client._await_left_over(kind)
         finally:
             await self._end(kind)
+
+
+def giving_up(lease: _Entered) -> Step[None]:
+    """Release a lease that its caller will not get because of an error or an interrupt. That is
+    raised next, so an error of the store is only logged."""
+    try:
+        yield from lease._releasing()
+    except UNTOLD as error:
+        log.warning("release of %r not confirmed: %s", lease.name, error)
 
 
 def _task() -> int:

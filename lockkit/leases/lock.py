@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lockkit.engine import holding, waiting
 from lockkit.engine.effects import Made, Step
+from lockkit.leases.blocks import giving_up
 from lockkit.leases.lease import BaseLease
 from lockkit.leases.reentry import Entries, Entry
 from lockkit.model.checks import check_on_lost, check_timeout, check_ttl
@@ -188,7 +189,7 @@ class BaseLock(Generic[AnyLease]):
             client._watchdog.watch(lease._hold)  # ``close`` may have ended the renewal
         except BaseException:  # also if interrupted: nobody has the lease
             lease._disown()
-            yield from lease._releasing()
+            yield from giving_up(lease)
             raise
         return lease
 

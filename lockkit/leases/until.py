@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
 from lockkit.engine.effects import Made, Step
+from lockkit.leases.blocks import giving_up
 from lockkit.leases.client import Lease, Lock
 from lockkit.leases.lease import give_back
 from lockkit.leases.lock import REENTERED
@@ -150,7 +151,7 @@ class CommitLock(Lock):
         except BaseException:  # also if interrupted: release it now
             if kept is None:
                 lease._disown()
-                yield from lease._releasing()
+                yield from giving_up(lease)
             raise
         return lease
 

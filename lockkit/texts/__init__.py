@@ -62,13 +62,17 @@ def add(language: str, path: str | os.PathLike[str]) -> None:
 
     It takes precedence over lockkit's own catalogue of that language, which fills its gaps. In
     other languages, a refusal that lacks a text is shown in English. Raises OSError, and ValueError
-    if the file is not TOML or if a text has a placeholder that cannot be filled in.
+    if the file is not TOML, has a value that is not in a table, or has a text with a placeholder
+    that cannot be filled in.
     """
     tag = _tag(language)
     with open(path, "rb") as file:
         theirs = _parsed(file.read())
-    for code in theirs.keys() & _ours(DEFAULT).keys():
-        _check(tag, code, theirs)
+    for code, texts in theirs.items():
+        if not isinstance(texts, dict):
+            raise ValueError(f"the catalogue {tag!r}: {code} must be a table of texts")  # noqa: TRY004
+        if code in _ours(DEFAULT):
+            _check(tag, code, theirs)
     ours = _ours(_OURS[tag]) if tag in _OURS else {}
     _added[tag] = Catalogue(tag, {c: ours.get(c, {}) | theirs.get(c, {}) for c in ours | theirs})
     catalogue.cache_clear()

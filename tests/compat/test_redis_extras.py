@@ -421,6 +421,42 @@ def test_an_interrupt_anywhere_leaves_nothing(client: Redis, waits: bool) -> Non
     lock.release()
 
 
+def test_an_interrupt_is_raised_even_if_the_server_is_down(redis_server: RedisServer) -> None:
+    with FaultProxy("127.0.0.1", redis_server.port) as proxy:
+        client = Redis(port=proxy.port, socket_timeout=10, retry=Retry(NoBackoff(), 0))
+
+        class Interrupted(Lock):
+            def acquire(self, *args: Any, **kwargs: Any) -> bool:
+                super().acquire(*args, **kwargs)
+                proxy.refuse()
+                proxy.cut()
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt), client.lock(NAME, LONG, lock_class=Interrupted):
+            pytest.fail("the block has begun")
+        client.close()
+
+
+async def test_a_cancellation_is_raised_even_if_the_server_is_down(
+    redis_server: RedisServer,
+) -> None:
+    with FaultProxy("127.0.0.1", redis_server.port) as proxy:
+        retry = redis.asyncio.retry.Retry(NoBackoff(), 0)
+        client = AsyncRedis(port=proxy.port, socket_timeout=10, retry=retry)
+
+        class Cancelled(AsyncLock):
+            async def do_acquire(self, *args: Any, **kwargs: Any) -> Any:
+                await super().do_acquire(*args, **kwargs)
+                proxy.refuse()
+                proxy.cut()
+                raise asyncio.CancelledError
+
+        lock = client.lock(NAME, LONG, lock_class=Cancelled)
+        with pytest.raises(asyncio.CancelledError):
+            await lock.acquire()
+        await client.aclose()
+
+
 async def test_cancelling_at_any_moment_leaves_nothing(aclient: AsyncRedis) -> None:
     moments = random.Random(SEED)
     lock = aclient.lock(NAME)  # no timeout: what is left would stay for ever

@@ -150,6 +150,8 @@ def test_a_text_that_cannot_be_filled_in_is_told_at_once(
 def test_so_is_a_text_where_a_table_should_be(add: Callable[[str, str], None]) -> None:
     with pytest.raises(ValueError, match=r"'fr'.* lock-busy"):
         add("fr", 'lock-busy = "Occupé"\n')
+    with pytest.raises(ValueError, match=r"'fr'.* language must be a table"):
+        add("fr", 'language = "fr"\n')
 
 
 def test_each_value_of_a_refusal_may_be_said(add: Callable[[str, str], None]) -> None:
