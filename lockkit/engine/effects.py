@@ -1,8 +1,9 @@
-"""Effects: all that a step can ask for. See ``stores.contract`` and ``runtime.run``.
+"""Effects: what a step can ask its runner to do.
 
 A step is a generator. It yields effects, is sent the outcome of each, and returns its result. An
-error of the store, an interrupt or a cancellation is thrown in at the ``yield``. So what is sent
-and how a reply is read is written once, for threads and for tasks.
+error of the store, an interrupt or a cancellation is thrown in at the ``yield``. So the code that
+sends requests and reads replies is written once, for threads and for tasks. ``stores.contract``
+lists the steps of a store. ``runtime.run`` and ``runtime.aio_run`` perform effects.
 """
 
 from collections.abc import Callable, Generator, Hashable, Sequence
@@ -14,30 +15,33 @@ R = TypeVar("R")
 
 
 class Exchange(NamedTuple):
-    """One request and its reply. Exchanges on one route are applied in the order sent, also after
-    one that was cancelled. Without a route, they are applied in any order."""
+    """One request and its reply. Exchanges on the same route are applied in the order in which they
+    are sent, even if one is cancelled. Without a route, they are applied in any order."""
 
-    payload: Any  #: what the store and its wire agree on
+    payload: Any  #: the request, in a form on which the store and its wire agree
     route: Hashable = None
 
 
 class Gather(NamedTuple):
-    """Exchanges in several lanes at once. It is over when no lane is under way, when ``enough()``
-    is true, or after ``within`` seconds. Replies that are still to come are not waited for."""
+    """Exchanges in several lanes at once: a lane is one of the store's servers. It ends when no
+    lane is under way, when ``enough()`` is true, or after ``within`` seconds. It does not wait for
+    replies that are still to come then."""
 
     exchanges: Sequence[Exchange | None]  #: the first of each lane
     react: Callable[[int, Any], Exchange | None]
-    """Gets a lane and its reply, or the error that came instead; returns the lane's next."""
+    """Takes the number of a lane and its reply, or the error that came instead. Returns the next
+    exchange of this lane; None: there is none."""
     enough: Callable[[], bool]
     within: float
-    is_last: bool = False  #: lanes still connecting at the end send theirs when they are connected
+    is_last: bool = False
+    """True: a lane that is still connecting at the end sends its exchange when it has connected."""
 
 
 class Signal:
     """Set by any thread; waited for by one thread or task at a time.
 
-    No mutex: the setter writes ``is_set`` before it reads ``wake``, the waiter writes ``wake``
-    before it reads ``is_set``.
+    It needs no mutex: the setter writes ``is_set`` before it reads ``wake``, the waiter writes
+    ``wake`` before it reads ``is_set``. So one of them sees what the other has written.
     """
 
     __slots__ = ("is_set", "wake")
@@ -66,25 +70,26 @@ class Listen(NamedTuple):
 
 
 class Later(NamedTuple):
-    """Release this claim in the background. Try again until the store has heard of it, or the claim
-    has expired: both its ttl and ``until`` have passed."""
+    """Release this claim in the background. Repeat that until it succeeds, or until the claim has
+    expired by itself: its ttl has passed, and so has the moment ``until``."""
 
     request: Request
     until: float = 0.0
 
 
 class Made:
-    """An exchange that was made before its step began: an attempt, or a release."""
+    """An exchange (an acquire or a release) that the client made before it began the step, which is
+    quicker. The step goes on with its outcome."""
 
     __slots__ = ("is_taken", "outcome", "sent")
 
     def __init__(self, sent: float, outcome: Any) -> None:
-        self.sent = sent  #: of the local clock
-        self.outcome = outcome  #: the store's answer, or an error; None: the step asks by itself
-        self.is_taken = False  #: the step takes care of the outcome
+        self.sent = sent  #: when, by the local clock
+        self.outcome = outcome  #: the store's answer, or an error; None: the step asks the store
+        self.is_taken = False  #: the step is now responsible for the outcome
 
     def result(self) -> Any:
-        """The outcome, once: from then on, the step asks by itself."""
+        """Return or raise the outcome, once. After that, it is None."""
         outcome, self.outcome = self.outcome, None
         if isinstance(outcome, BaseException):
             raise outcome
@@ -96,6 +101,6 @@ Step = Generator[Effect, Any, R]
 
 
 def at_once(value: R) -> Step[R]:
-    """A step that asks for nothing."""
+    """A step that asks for nothing, and returns this value."""
     return value
-    yield  # type: ignore[unreachable]  # which makes it a generator
+    yield  # type: ignore[unreachable]  # makes this function a generator

@@ -1,18 +1,18 @@
 """The grant rule: who gets a name, as pure functions over its state.
 
-Memory and SQL call these functions; the Lua scripts of the Redis store mirror them. Each takes
-the state of one name, changes it in place, and says what to answer and whom to tell. ``now`` is
-the store's clock in microseconds; nothing here reads a clock.
+The memory and SQL stores call these functions; the Lua scripts of the Redis store mirror them.
+Each takes the state of one name, changes it in place, and returns the answer and the waiters to
+tell. ``now`` is the store's clock in microseconds; nothing here reads a clock.
 
-The rule: a claim is exclusive, or shared by up to N. It is granted if no live holder is in its way
-and no live waiter is ahead of it. It is also granted at once if its owner already holds an equal or
-stronger claim, because the owner would wait for itself. If it is not fair, it passes the waiters.
-A step that finds room while somebody waits grants from the head of the queue, so a name is handed
-on in the order of enqueueing (direct handoff), whoever asks first.
+The rule: a claim is exclusive, or it shares the name with others up to a limit. It is granted if no
+live holder is in its way and no live waiter is ahead of it. It is also granted at once if its owner
+already holds an equal or stronger claim, because otherwise the owner would wait for itself. A claim
+that is not fair may overtake the waiters. A step that finds room while claims wait grants the head
+of the queue. So a name is handed on in the order of enqueueing (direct handoff), whoever asks next.
 
-Guarantee: at one moment of the store's clock, nobody else holds a name while one owner has an
-exclusive claim on it, and no more share it than may. Limit: the store cannot prevent what a holder
-does after its lease has expired: see fencing tokens.
+Guarantee: at every moment of the store's clock, nobody else holds a name on which an owner has an
+exclusive claim, and a shared name has no more holders than allowed. Limit: the store cannot stop a
+holder that goes on working after its lease has expired. Fencing tokens protect against that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lockkit.engine.times import alive_for
 from lockkit.model.errors import OTHER_KIND, WRITE_FIRST, KindMismatch, UpgradeRefused
 from lockkit.model.types import Busy, Gone, Grant, Kind, Mode, Release, Renewal, Request
 
-__all__ = [  # the rule, and its data
+__all__ = [  # the rule, and the data on which it works
     "GRACE_SECONDS", "SECOND", "TOMB_SECONDS", "Holder", "Outcome", "State", "Waiter",
     "acquire", "break_", "extend", "release", "withdraw",
 ]  # fmt: skip
@@ -33,12 +33,13 @@ __all__ = [  # the rule, and its data
 T = TypeVar("T")
 
 PASS_MOST = 256
-"""The most waiters that one step grants or finds dead: the next request goes on."""
+"""The most waiters that one step grants or removes as dead. The next step goes on from there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[T]):
-    """The answer; whether the state changed; and the grants to hand to waiters, in order."""
+    """The answer; whether the state changed and must be saved; and the grants of which waiters must
+    be told, in order."""
 
     reply: T
     changed: bool = False
@@ -46,14 +47,15 @@ class Outcome(Generic[T]):
 
 
 def acquire(state: State, request: Request, now: int) -> Outcome[Grant | Busy | Gone]:
-    """One attempt. The same token gets the same grant again, with what is left, or with its whole
-    ttl if it was handed over. An exclusive claim that now asks to share becomes shared.
+    """One attempt. A token that was granted before gets the same grant again, with the time left.
+    If that grant was handed over to it while it waited, it now gets its whole ttl. An exclusive
+    claim becomes shared if its token now asks to share.
 
     Raises KindMismatch while the name is in use as another kind, and UpgradeRefused.
     """
     if state.tombs.get(request.token, (0, False))[0] > now:
         return Outcome(Gone())
-    if not (state.holders or state.queue or request.mode is Mode.POLL):  # most often
+    if not (state.holders or state.queue or request.mode is Mode.POLL):  # the usual case
         state.kind = request.kind
         return Outcome(_grant(_hold(state, request, now), now), True)
     mine = state.holding(request.token)
@@ -93,7 +95,7 @@ def _once_more(
     if not mine.is_ours(now):
         return Outcome(Gone())
     changed = mine.is_handed
-    if changed:  # its holder has heard of the grant
+    if changed:  # it asks again, so its holder is alive
         mine.renewed, mine.until = now, now + mine.ttl
     if mine.shared or not request.shared:
         return Outcome(_grant(mine, now), changed)
@@ -110,7 +112,7 @@ def _refuse_upgrade(state: State, request: Request, now: int) -> None:
 
 
 def _use_as(state: State, request: Request, now: int) -> None:
-    """A name that nobody uses takes the kind that is asked for."""
+    """Give the name the kind that is asked for. Raises KindMismatch if it is in use as another."""
     if state.kind is request.kind:
         return
     if state.live(now) is not None or state.waits(now):
@@ -152,10 +154,10 @@ def release(state: State, request: Request, now: int) -> Outcome[Release]:
 
 
 def withdraw(state: State, request: Request, now: int) -> Outcome[Release]:
-    """Leave the queue, or give back a grant that raced the decision to leave.
+    """Leave the queue, or give back a claim that was granted just before the withdrawal arrived.
 
-    If it finds nothing, it leaves a tombstone, so that a request still under way cannot succeed
-    when it arrives later.
+    If the token has neither, or the request is ``unsure``, this leaves a tombstone, so that a
+    request of the token that is still under way cannot succeed when it arrives later.
     """
     waiting = state.waiting(request.token)
     if waiting is not None:
@@ -171,11 +173,11 @@ def withdraw(state: State, request: Request, now: int) -> Outcome[Release]:
 
 
 def extend(state: State, request: Request, now: int) -> Outcome[Renewal]:
-    """Set what is left to the request's ttl. An expired lease stays lost, even if the name is free,
-    unless it was handed over and its holder is now heard of for the first time.
+    """Set the time left to the request's ttl. An expired lease stays lost, even if the name is
+    free. Exception: the claim was handed over, and this is the first request of its holder since.
 
-    An extension that was held up while a later one was done changes nothing, because the holder
-    relies on the later one. Its answer says what is left.
+    An extension that arrives after a later one changes nothing, because the holder relies on the
+    later one. The answer is the time left.
     """
     mine = state.holding(request.token)
     if mine is None or not mine.is_ours(now):
@@ -189,7 +191,8 @@ def extend(state: State, request: Request, now: int) -> Outcome[Renewal]:
 
 
 def break_(state: State, fence: int, now: int, by: str = "") -> Outcome[bool]:
-    """An operator's release of exactly the grant that was displayed, with all its tokens."""
+    """An operator releases the grant with this fence, and no other. If its owner has re-entered the
+    name, all its tokens are released. False: there is no such grant any more."""
     broken = [holder for holder in state.holders if holder.fence == fence]
     if not broken:
         return Outcome(False)
@@ -203,8 +206,8 @@ def break_(state: State, fence: int, now: int, by: str = "") -> Outcome[bool]:
 def _advance(state: State, now: int, asker: str = "") -> tuple[Grant, ...]:
     """While there is room, grant the first waiter that is alive; forget the dead ones before it.
 
-    The asker is alive and reads our reply, so it gets its whole ttl. Another waiter gets only what
-    is left of its sign of life: if the message does not reach it, the others soon go on.
+    The asker is alive and reads our reply, so it gets its whole ttl. Any other waiter gets only the
+    time for which it still counts as alive. If the message does not reach it, its turn soon ends.
     """
     handoffs: list[Grant] = []
     for _ in range(PASS_MOST):
@@ -224,7 +227,8 @@ def _advance(state: State, now: int, asker: str = "") -> tuple[Grant, ...]:
 
 
 def _install(state: State, waiter: Waiter, until: int, now: int) -> Holder:
-    """All exclusive claims of one owner have one fence: each may go on writing."""
+    """Add a holder. All exclusive claims of one owner have the same fence: a resource that refuses
+    smaller fences must accept the writes of each."""
     held = waiter.entrant and [h.fence for h in state.held_by(waiter.entrant, now) if not h.shared]
     holder = Holder(
         waiter.token,
@@ -239,13 +243,13 @@ def _install(state: State, waiter: Waiter, until: int, now: int) -> Holder:
         entrant=waiter.entrant,
         permits=waiter.permits,
     )
-    state.forget(now)  # the name is in use again
+    state.forget(now)  # expired holders: the name is in use again
     state.holders.append(holder)
     return holder
 
 
 def _hold(state: State, request: Request, now: int) -> Holder:
-    """Grant at once. An owner that enters again may have been in the queue, and leaves it."""
+    """Grant at once. A claim that waited in the queue, such as one that re-enters, leaves it."""
     if state.queue:
         state.queue = [waiter for waiter in state.queue if waiter.token != request.token]
     waiter = _waiter(request, 0, now)
@@ -268,7 +272,7 @@ def _waiter(request: Request, ticket: int, now: int) -> Waiter:
 
 
 def _busy(state: State, token: str, now: int) -> Busy:
-    """``left`` is the time until the next holder expires: then it is worth asking."""
+    """``left`` is the time until the next holder expires: then it is worth asking again."""
     holder = state.live(now)
     index = next((i for i, w in enumerate(state.queue) if w.token == token), None)
     until = min((h.until for h in state.holders if h.until > now), default=now)

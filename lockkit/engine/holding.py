@@ -1,4 +1,4 @@
-"""Steps for claims that are held: give back, extend, downgrade, renew. See ``flow``."""
+"""Steps for claims that are held: release, withdraw, extend, downgrade, renew. See ``effects``."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ GONE = (
 AT_ONCE = 1000
 """The most leases in one call of ``store.renew``."""
 
-HEARD = 16
-"""The most losses of one such call for which the store is asked how the lease ended."""
+MOST_ASKED = 16
+"""If one such call finds more lost leases, the store is asked for only so many how they ended."""
 
 RETRY_WITHIN = 0.5
-"""Seconds: a request that failed faster than this broke off (the connection was stale, the server
-restarted) and is tried once more at once; a slower one timed out, and the caller hears of it."""
+"""Seconds. A request that fails faster broke off: its connection was stale, or the server has
+restarted. It is tried once more at once. A slower one timed out, and its error is raised."""
 
 UNTOLD = BackendError, LayoutMismatch, MissingTable
-"""What a release raises if the store cannot be told now: it fails, or since the grant another
-version of lockkit has written there, or its table was dropped."""
+"""The errors of a release if the store cannot be told now: it fails; or, since the grant, another
+version of lockkit has written there, or the table was dropped."""
 
 
 def broke_off(error: LockError, seconds: float) -> bool:
@@ -55,25 +55,25 @@ def broke_off(error: LockError, seconds: float) -> bool:
 def give_back(
     store: Store, request: Request, made: Made | None = None, until: float = 0.0
 ) -> Step[Release]:
-    """Release. If it is interrupted, the watchdog does it. ``made``: as in ``release``; ``until``:
-    as in ``Later``."""
+    """Release a claim. If this is interrupted, the watchdog releases it. ``made``: see ``release``;
+    ``until``: see ``Later``."""
     try:
         found: Release | None = made.result() if made else None
         return (yield from store.release(request)) if found is None else found
     except (GeneratorExit, *UNTOLD):
         raise
-    except BaseException:  # interrupted once more, by an impatient user
+    except BaseException:  # interrupted, perhaps for the second time
         yield Later(request, until)
         raise
 
 
 def abandon(store: Store, request: Request) -> Step[None]:
-    """Give back a claim that was granted but that nobody gets."""
+    """Give back a claim that was granted, but whose lease the caller does not get."""
     return withdraw(store, request._replace(unsure=True))
 
 
 def withdraw(store: Store, request: Request) -> Step[None]:
-    """Give back a claim, or its place in the queue. A store that fails now is told later."""
+    """Give back a claim, or its place in the queue: in the background if the store fails now."""
     leaving = request._replace(queued=True)
     try:
         yield from give_back(store, leaving)
@@ -84,15 +84,15 @@ def withdraw(store: Store, request: Request) -> Step[None]:
 def release(
     store: Store, hold: Hold, now: Clock = clock.now, made: Made | None = None
 ) -> Step[bool]:
-    """Release; True if it was still ours. If a claim was handed over and never extended, the store
-    decides that. ``made``: the request, if it was already made, before the lease was over.
+    """Release. True if the claim was still ours. If it was handed over and never extended, only the
+    store knows that. ``made``: the exchange, if it was made already, before the lease was over.
 
-    A release was applied the first time if it was sent before the deadline, its reply was lost, and
-    it now finds nothing. If the store cannot be told now, the watchdog tells it later.
+    If a release before the deadline gets no reply, and the second try finds nothing, the first was
+    applied: True. If the store cannot be told now, the watchdog tells it later, and this raises.
     """
     request = hold.request
     sent = now() if made is None else made.sent
-    ours = made is not None or not hold.is_over(sent)  # or may be
+    ours = made is not None or not hold.is_over(sent)  # or the store decides whether it is
     in_time = ours and sent < hold.deadline
 
     def ask() -> Step[Release]:
@@ -106,13 +106,14 @@ def release(
     if in_time and again and found is Release.ABSENT:
         return True
     if ours and found is not Release.RELEASED:
-        yield from _hear(store, hold)
+        yield from _ask_how_it_ended(store, hold)
     return ours and found is Release.RELEASED
 
 
 def release_all(store: Store, holds: Sequence[Hold], until: float = math.inf) -> Step[None]:
-    """Release at exit, until that moment. If the store does not answer one request, it will not
-    answer the next: the rest expire. A record that cannot be read says nothing about the others."""
+    """Release these at exit, and stop at the moment ``until``. If the store fails to answer one
+    request, it would not answer the next: the rest are left to expire. A record that cannot be read
+    says nothing about the others."""
     for hold in holds:
         if clock.now() > until:
             return
@@ -127,8 +128,9 @@ def release_all(store: Store, holds: Sequence[Hold], until: float = math.inf) ->
 def _answer(
     ask: Callable[[], Step[R]], hold: Hold, now: Clock, sent: float
 ) -> Step[tuple[R, float | None]]:
-    """What the store says. If the request broke off, the store is asked once more, and this returns
-    the moment as well. If that fails, too, the first error counts.
+    """The store's answer, and None. If the request broke off, the store is asked once more: then
+    the moment of the second request takes the place of None. If that fails, too, the first error is
+    raised.
     """
     try:
         return (yield from ask()), None
@@ -144,7 +146,7 @@ def _answer(
 
 
 def extend(store: Store, hold: Hold, ttl: float, now: Clock = clock.now) -> Step[None]:
-    """Set what is left to ``ttl`` seconds. Raises LeaseLost or a BackendError."""
+    """Set the time left to ``ttl`` seconds. Raises LeaseLost or a BackendError."""
     request = hold.ask(ttl, now())
     sent = now()
     (renewal,), again = yield from _answer(lambda: store.extend((request,)), hold, now, sent)
@@ -154,13 +156,13 @@ def extend(store: Store, hold: Hold, ttl: float, now: Clock = clock.now) -> Step
         unreadable.about(hold.name)
         raise unreadable
     if renewal.left is None:
-        yield from _hear(store, hold)
+        yield from _ask_how_it_ended(store, hold)
     _refuse_lost(hold, moment)
 
 
-def _hear(store: Store, hold: Hold) -> Step[bool]:
-    """Ask the store how the lease ended: an operator may have released it. Some stores do not know.
-    False: the store does not answer."""
+def _ask_how_it_ended(store: Store, hold: Hold) -> Step[bool]:
+    """Ask the store how the lease ended, for the text of LeaseLost: an operator may have released
+    it. Some stores do not know. False: the store does not answer."""
     hold.dead = GONE
     try:
         words = yield from store.ended(hold.name, hold.fence)
@@ -179,24 +181,25 @@ def _refuse_lost(hold: Hold, now: float) -> None:
 
 
 def downgrade(store: Store, hold: Hold, now: Clock = clock.now) -> Step[None]:
-    """Share an exclusive claim. Raises LeaseLost, or a BackendError: then it may be done or not.
+    """Make an exclusive claim shared. Raises LeaseLost, or a BackendError: then it is not known
+    whether the store has done it.
 
-    It counts as shared from the moment it is asked for. The request is a poll with the same token,
-    which cannot be granted anything new.
+    This process counts the claim as shared from before the request is sent. The request is a poll
+    with the same token, because a poll cannot be granted anything new.
     """
     hold.request = hold.request._replace(shared=True)
     poll = hold.request._replace(mode=Mode.POLL)
     found, _ = yield from _answer(lambda: store.acquire(poll), hold, now, now())
     if not isinstance(found, Grant):
         hold.lose()
-        yield from _hear(store, hold)
+        yield from _ask_how_it_ended(store, hold)
     _refuse_lost(hold, now())
 
 
 def renew(store: Store, holds: Sequence[Hold], now: Clock = clock.now) -> Step[None]:
-    """One pass of the watchdog, AT_ONCE holds at a time, which bounds the memory that it takes.
+    """Renew these holds, AT_ONCE at a time, which bounds the memory that this takes.
 
-    An error is not a loss: it is tried again until the deadline.
+    An error is not a loss: the watchdog tries again until the deadline.
     """
     for start in range(0, len(holds), AT_ONCE):
         try:
@@ -220,8 +223,8 @@ def _renew(store: Store, holds: Sequence[Hold], now: Clock) -> Step[None]:
         _apply(hold, request, renewal, sent, moment)
         unreadable = unreadable or (renewal.error and (request.name, renewal.error))
     gone = (h for h, renewal in zip(holds, renewals, strict=True) if renewal == Renewal(None))
-    for hold in islice(gone, HEARD):
-        if not (yield from _hear(store, hold)):
+    for hold in islice(gone, MOST_ASKED):
+        if not (yield from _ask_how_it_ended(store, hold)):
             break
     if unreadable:
         log.warning("the lease on %r cannot be renewed: %s", *unreadable)

@@ -36,8 +36,9 @@ def slot_of(name: str) -> int:
 
 
 def last_words(name: str, state: State) -> Iterator[Words]:
-    """The words of holders that a step of the grant rule found to have ended without a release;
-    each once. Those that an operator broke come last, because stores keep the last of a name."""
+    """The words of the holders that the last step found to have ended without a release. They are
+    taken out of the state, so that each is returned once. Leases that an operator broke come last,
+    because a store keeps only the last words of each name."""
     fallen, state.fallen = state.fallen, []
     for holder, kind, at, by in sorted(fallen, key=lambda each: bool(each[3])):
         yield Words(name, at, by, kind, holder.permits, holder)
@@ -71,7 +72,7 @@ def infos_of(name: str, state: State, now: int) -> Iterator[LockInfo]:
         yield info._replace(**waiting)
     oldest = now - GRACE_SECONDS * SECOND
     for holder in state.holders:
-        if holder.until <= oldest:  # it has last words
+        if holder.until <= oldest:  # expired long ago: only its last words are shown
             continue
         info = _info(name, holder, now, state.kind, holder.permits)
         yield info._replace(**waiting)

@@ -12,17 +12,18 @@ from lockkit.model.types import Kind, Request
 
 SECOND = 1_000_000
 TOMB_SECONDS = 600
-"""How long a withdrawn token stays refused: longer than a request can linger in a network."""
+"""How long a tombstone refuses its token: longer than a request can linger in a network."""
 
 MOST_TOMBS = 256
-"""The most tombs of a name, because each step on it reads and writes them all. If there are more,
-an older request that is still under way may be granted, to nobody, until its TTL has passed."""
+"""The most tombstones of a name, because each step on it reads and writes them all. If there would
+be more, the oldest is dropped. A request of its token that is still under way may then be granted
+although nobody wants it any more, and hold the name until its TTL has passed."""
 
 MOST_SHARED = 10_000
 """The most holders of a name of any kind, because each step on it reads them all."""
 
 GRACE_SECONDS = 600
-"""How long an abandoned claim is kept, so that ``locks`` can report it."""
+"""How long an abandoned claim is kept, so that the command ``locks`` can report it."""
 
 
 @dataclass(slots=True)
@@ -37,14 +38,14 @@ class Holder:
     until: int
     ttl: int
     max_hold: int | None
-    extended: int = 0  #: the number of the extension that was done last
+    extended: int = 0  #: the number of the last extension that was applied; 0: none
     shared: bool = False
     entrant: str = ""
     permits: int = 0
 
     def is_ours(self, now: int) -> bool:
-        """Whether its holder still has it: its time has not passed; or it was handed over and not
-        heard of yet, and nobody has taken the name since, which would have removed it."""
+        """Whether its holder still has it. If it was handed over, and its holder has not been heard
+        of yet, it outlasts its time: until somebody else takes the name, which removes it."""
         return self.until > now or self.is_handed
 
     @property
@@ -55,7 +56,7 @@ class Holder:
 
 @dataclass(slots=True)
 class Waiter:
-    """A claim in the queue. It counts until ``alive`` has passed."""
+    """A claim in the queue. It counts as alive until the moment ``alive``."""
 
     token: str
     owner: str
@@ -67,10 +68,11 @@ class Waiter:
     shared: bool = False
     entrant: str = ""
     permits: int = 0
-    channel: str = ""  #: where the store announces its grant, if it does so
+    channel: str = ""  #: where the store publishes its grant; empty: nowhere
 
     def refresh(self, now: int) -> bool:
-        """Renew its sign of life once half of it is used, so that most polls write nothing."""
+        """It was heard of: let it count as alive for longer. Only if half of the time is used, so
+        that most polls write nothing. Returns whether anything changed."""
         span = round(alive_for(self.ttl / SECOND) * SECOND)
         if self.alive - now > span // 2:
             return False
@@ -85,11 +87,13 @@ class State:
     fence: int = 0
     holders: list[Holder] = field(default_factory=list)
     queue: list[Waiter] = field(default_factory=list)
-    tombs: dict[str, tuple[int, bool]] = field(default_factory=dict)  #: token: (until, broken)
+    tombs: dict[str, tuple[int, bool]] = field(default_factory=dict)
+    """Tombstones, each of which refuses a token: by token, until when, and whether an operator
+    broke its claim."""
     kind: Kind = Kind.MUTEX
     fallen: list[tuple[Holder, Kind, int, str]] = field(default_factory=list)
-    """Holders that lost it without a release: the kind, the moment, and who broke it. They are not
-    kept here: see last_words."""
+    """Holders that lost the name without a release; for each the kind of lock, the moment, and the
+    operator who broke it. They are here only until ``last_words`` takes them out."""
 
     @property
     def permits(self) -> int:
@@ -98,7 +102,7 @@ class State:
         return min((claim.permits for claim in claims), default=0)
 
     def live(self, now: int) -> Holder | None:
-        """The live holder, or the first of those who share the name."""
+        """The live holder, or the first of several that share the name."""
         return next((h for h in self.holders if h.until > now), None)
 
     def held_by(self, entrant: str, now: int) -> list[Holder]:
@@ -108,12 +112,12 @@ class State:
         return [h for h in self.holders if h.entrant == entrant and h.until > now]
 
     def reenters(self, claim: Request | Waiter, now: int) -> bool:
-        """Whether its owner holds an equal or a stronger claim."""
+        """Whether the claim's owner already holds an equal or a stronger one."""
         return any(claim.shared or not h.shared for h in self.held_by(claim.entrant, now))
 
     def has_room(self, claim: Request | Waiter, now: int) -> bool:
-        """Whether no live holder is in its way. While two versions of a program ask for different
-        numbers of permits, the smaller number applies."""
+        """Whether no live holder is in the claim's way. While two versions of a program ask for
+        different numbers of permits, the smaller number applies."""
         live = [holder for holder in self.holders if holder.until > now]
         if not live or self.reenters(claim, now):
             return True
@@ -132,18 +136,21 @@ class State:
         return next((w for w in self.queue if w.token == token), None)
 
     def number(self, now: int) -> int:
-        """The next fence or ticket. It grows strictly; by the clock, even after a loss of data."""
+        """The next fence or ticket: larger than all before. It is never below the clock, so that it
+        grows even if the store loses its data."""
         self.fence = max(self.fence + 1, now)
         return self.fence
 
     def bury(self, token: str, now: int, *, broken: bool = False) -> None:
-        """Refuse the token for a while. A broken claim stays broken, even if it then withdraws."""
+        """Leave a tombstone, which refuses the token for TOMB_SECONDS. If an earlier one says that
+        an operator broke the claim, so does this one."""
         _, was_broken = self.tombs.pop(token, (0, False))
         self.tombs[token] = (now + TOMB_SECONDS * SECOND, broken or was_broken)
         self._forget_tombs(now)
 
     def _forget_tombs(self, now: int) -> None:
-        """They are in the order in which they end."""
+        """Forget tombstones that have ended, and the oldest if there are too many. They are in the
+        order in which they end."""
         while self.tombs:
             oldest = next(iter(self.tombs))
             if self.tombs[oldest][0] > now and len(self.tombs) <= MOST_TOMBS:
@@ -158,7 +165,7 @@ class State:
             self.holders[:] = [h for h in self.holders if h.until > until]
 
     def prune(self, now: int) -> bool:
-        """Forget tombs and abandoned holders after their time. Returns whether nothing is left."""
+        """Forget tombstones and abandoned holders whose time is over. True: nothing is left."""
         self._forget_tombs(now)
         self.forget(now - GRACE_SECONDS * SECOND)
         return not (self.holders or self.queue or self.tombs)

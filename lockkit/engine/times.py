@@ -6,17 +6,19 @@ from lockkit.model.types import Grant, Granted, Request
 
 
 def drift(ttl: float) -> float:
-    """Seconds by which the holder gives up before the store (Redlock's rule: 1 % + 2 ms)."""
+    """Seconds by which a lease ends earlier for its holder than in the store, because their clocks
+    may differ in speed (Redlock's rule: 1 % + 2 ms)."""
     return ttl / 100 + 0.002
 
 
 def before_drift(left: float) -> float:
-    """The ttl of which ``left`` seconds can be relied on."""
+    """The ttl of which the holder can rely on ``left`` seconds: the inverse of ``drift``."""
     return (left + 0.002) / 0.99
 
 
 def granted(request: Request, grant: Grant, sent: float, now: float) -> Granted | None:
-    """The grant in the local clock. None: the reply took longer than the lease lasts."""
+    """The grant, with a deadline of the local clock. ``sent``: when the request was sent. None: the
+    lease was over before the reply came."""
     deadline = sent + grant.left - drift(grant.left)
     if deadline <= now:
         return None

@@ -1,8 +1,9 @@
-"""Waiting, retrying and deadlines, written once, as steps over the steps of any store.
+"""Acquire, with waiting, retries and a timeout: a step that is made of the steps of any store.
 
-They use no clock but ``now``, no thread, event loop or socket: ``runtime.run`` performs their
-effects, with blocking calls or with awaits, so the two cannot drift apart. An interrupt
-(KeyboardInterrupt, SystemExit, CancelledError) is thrown into the step. It cleans up and raises it.
+It uses no clock but ``now``, and no thread, event loop or socket. ``runtime.run`` performs its
+effects with blocking calls, ``runtime.aio_run`` with awaits, so the two APIs cannot drift apart. An
+interrupt (KeyboardInterrupt, SystemExit, CancelledError) is thrown into the step. The step cleans
+up, and raises it again.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ OWN = (
 )
 
 TAKEOVER_STEP = 0.002
-"""Seconds between the polls of waiters that all expect the holder to expire at the same moment."""
+"""Waiters that poll at the moment at which the holder expires do so this many seconds apart."""
 
 
 DEBUG = 10
 """``logging.DEBUG``: the import of ``logging`` is slow."""
 
 LATE = 1 / 3
-"""A part of the time of a grant by message. If no more is left when the waiter hears of it, because
-its process is busy, the waiter asks the store, which grants the whole ttl."""
+"""Part of the time of a grant by message. If no more is left when the waiter hears of the grant,
+because its process was busy, it asks the store, which then grants the whole ttl."""
 
 
 def acquire(  # noqa: PLR0917
@@ -58,8 +59,8 @@ def acquire(  # noqa: PLR0917
 ) -> Step[Granted]:
     """Acquire within ``timeout`` seconds (None: for ever), or leave nothing behind.
 
-    Raises LockHeld (timeout 0), AcquireTimeout, TooManyWaiters or a BackendError. ``first``: the
-    first attempt, if it has already been made.
+    Raises LockHeld (timeout 0), AcquireTimeout, TooManyWaiters, a BackendError or a
+    ConfigurationError. ``first``: the first attempt, if it has already been made.
     """
     attempt = _Acquire(store, request, timeout, new_token, now)
     try:
@@ -68,8 +69,8 @@ def acquire(  # noqa: PLR0917
         return (yield from attempt.run_or_leave(first))
     except (GeneratorExit, AcquireTimeout, BackendError, ConfigurationError):
         raise
-    except BaseException:  # interrupted, perhaps while it left: a tombstone stops what is under way
-        if attempt.joining:
+    except BaseException:  # interrupted, perhaps while it withdrew
+        if attempt.joining:  # a request may be under way, so the store must leave a tombstone
             attempt.request = attempt.request._replace(unsure=True)
         if attempt.is_owed:
             yield from withdraw(store, attempt.request)
@@ -92,17 +93,17 @@ class _Acquire:
         self.timeout = timeout
         self.new_token = new_token
         self.clock = now
-        self.placed = False  #: the store knows our token
-        self.joining = False  #: a request is under way that may make it known
+        self.placed = False  #: our token has a claim or a place in the queue
+        self.joining = False  #: a request is under way that may give it one
         self.waits = False
         self.start = 0.0
-        self.sent = self.now = 0.0  #: around the last attempt
+        self.sent = self.now = 0.0  #: just before and just after the last attempt
 
     def run_or_leave(self, first: Made | None) -> Step[Granted]:
         try:
             return (yield from self.run(first))
         except (BackendError, ConfigurationError):
-            if self.is_owed:  # a store that has just failed is told later
+            if self.is_owed:  # the store has just failed, so withdraw later, in the background
                 yield Later(self.request._replace(queued=True))
             raise
         except AcquireTimeout:
@@ -117,13 +118,13 @@ class _Acquire:
                 found = granted(self.request, value, self.sent, self.now)
                 if found is not None:
                     if self.waits and log.isEnabledFor(DEBUG):
-                        log.debug("%s waited %.3f s for %r", *self._told())
+                        log.debug("%s waited %.3f s for %r", *self._for_log())
                     return found
                 self._give_up_in_time(Busy())  # the reply took longer than the lease
                 value = yield from self._attempt()
             elif isinstance(value, Gone):
                 self._give_up_in_time(Busy())
-                if self.request.unsure:  # a copy of it may still be under way
+                if self.request.unsure:  # an earlier copy of the request may still be under way
                     yield from withdraw(self.store, self.request)
                 self._renew_token()
                 value = yield from self._attempt()
@@ -133,15 +134,15 @@ class _Acquire:
     def _wait(self, busy: Busy) -> Step[Grant | Busy | Gone]:
         """Wait for a message or for the next moment at which asking makes sense, then ask.
 
-        A grant by message counts from the last request whose reply said that the claim was not
-        ours: the grant cannot be older than that.
+        A message says for how many seconds the claim is granted. They are counted from our last
+        request, whose reply was that somebody else held the name: the grant cannot be older.
         """
         left = self._give_up_in_time(busy)
         if not self.waits:
             self.waits = True
             if log.isEnabledFor(DEBUG):
                 held_by = by(Owner.decode(busy.holder)) if busy.holder else ""
-                owner, _, name = self._told()
+                owner, _, name = self._for_log()
                 log.debug("%s waits for %r, held%s", owner, name, held_by)
         if (yield from self.store.listen(self.request)):
             return (yield from self._attempt())
@@ -164,7 +165,8 @@ class _Acquire:
         return pause if left is None else min(pause, left)
 
     def _attempt(self, made: Made | None = None) -> Step[Grant | Busy | Gone]:
-        """A poll never joins the queue: one that arrives late, after a withdraw, is told Gone."""
+        """Ask the store. A poll never joins the queue, so it may arrive late, after a withdrawal:
+        then the answer is Gone."""
         self.joining = self.request.mode is not Mode.POLL
         self.sent = self.clock() if made is None else made.sent
         self.start = self.start or self.sent
@@ -177,13 +179,15 @@ class _Acquire:
         self.now = self.clock()
         known = isinstance(value, Grant) or (isinstance(value, Busy) and value.ticket > 0)
         self.placed = self.placed or known
-        self.joining = False  # last: it may be interrupted between any two lines
+        self.joining = False  # the last line, because an interrupt may come between any two
         return value
 
     def _once_more(self, error: BackendError) -> Step[Grant | Busy | Gone]:
-        """A request that broke off may have been applied: the same token gives the same answer.
+        """Ask again if the request broke off. It may have been applied: the same token then gets
+        the same answer.
 
-        If that fails as well, the first error counts: the second cannot undo what it left open.
+        If this fails as well, the first error is raised: it is still open whether the first request
+        was applied, whatever the second error says.
         """
         if isinstance(error, OutcomeUnknown):
             self.request = self.request._replace(unsure=True)
@@ -198,10 +202,10 @@ class _Acquire:
 
     @property
     def is_owed(self) -> bool:
-        """Whether the store has, or may have, something of ours."""
+        """Whether our token has, or may have, a claim or a place in the queue."""
         return self.placed or self.request.unsure
 
-    def _told(self) -> tuple[Owner, float, str]:
+    def _for_log(self) -> tuple[Owner, float, str]:
         return Owner.decode(self.request.owner), self.now - self.start, self.request.name
 
     def _renew_token(self) -> None:
@@ -231,14 +235,14 @@ class _Acquire:
         self, kind: type[AcquireTimeout], message: str, busy: Busy, waited: float
     ) -> AcquireTimeout:
         holder = Owner.decode(busy.holder) if busy.holder else None
-        timeout = self.timeout and round(self.timeout, 3)  # a multi-lock gives what is left
+        timeout = self.timeout and round(self.timeout, 3)  # for a multi-lock, it has many digits
         text = message.format(name=self.request.name, timeout=timeout, by=by(holder))
         own = holder is not None and self._is_own(holder)
         text += OWN * own
         return kind(text, name=self.request.name, waited=waited, holder=holder, own=own)
 
     def _is_own(self, holder: Owner) -> bool:
-        """Whether the asker's own thread or task holds it, so that it waits for itself; or another
-        one of its process that has the same name."""
+        """Whether the holder is the asker's own thread or task, so that it waits for itself. True,
+        too, for another one of the same process that has the same name."""
         asker = Owner.decode(self.request.owner)
         return self.request.kind is Kind.MUTEX and holder == asker._replace(label=holder.label)
