@@ -1,6 +1,6 @@
-"""``on_lost`` for asyncio: the twin of ``notices``, but by a timer of the event loop.
+"""``on_lost`` for asyncio: like ``notices``, but with a timer of the event loop, not a thread.
 
-A callback is called in the loop; what a coroutine function returns becomes a task of its own.
+A callback is called in the loop. If it returns an awaitable, a task of its own awaits that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lockkit.runtime.schedule import Deadlines
 
 
 class AsyncNotices(BaseNotices):
-    """Tells them in the event loop in which the client is used."""
+    """Tells holders that their leases are lost, in the event loop in which the client is used."""
 
     def __init__(self) -> None:
         self._telling: set[asyncio.Future[None]] = set()  # the loop keeps only weak references
@@ -46,7 +46,7 @@ class AsyncNotices(BaseNotices):
         try:
             for hold in self._deadlines.lost(now()):
                 self._tell(hold)
-        finally:  # sys.exit ends the loop, which may be run again
+        finally:  # a callback may call sys.exit, which ends the loop, and the loop may run again
             moment = now()
             pause = self._deadlines.sleep_until(moment) - moment
             if math.isinf(pause):

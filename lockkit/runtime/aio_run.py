@@ -25,8 +25,8 @@ async def arun(  # noqa: C901  as ``run``
 ) -> R:
     """Perform a step to its end, awaiting each effect. A cancellation is thrown into the step.
 
-    This includes one that a driver swallowed: asyncio.wait_for does so on Python 3.11 if its
-    result and the cancellation come together.
+    This includes a cancellation that a driver has swallowed: asyncio.wait_for swallows it on Python
+    3.11 if its result and the cancellation come together. For the arguments see ``run``.
     """
     process.notice_fork()  # as in ``run``
     reply: Any = None
@@ -83,9 +83,10 @@ async def carried_on(work: Coroutine[Any, Any, R]) -> R:
 
 
 async def to_its_end(work: Coroutine[Any, Any, R]) -> R:
-    """Await work that must end before its task, even if the task is cancelled, however often.
+    """Await work to its end, even if the calling task is cancelled, however often. Only then raise
+    CancelledError.
 
-    The loop, or the thread that does the work, may live no longer than the task.
+    Use it if the loop, or the thread that does the work, may end with the calling task.
     """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None

@@ -1,7 +1,8 @@
-"""Renewal in the background for asyncio: like ``watchdog``, but by a timer of the event loop.
+"""Renewal in the background for asyncio: like ``watchdog``, but with a timer of the event loop.
 
-When something is due, a task renews it. Between two passes there is no task, and when nothing is
-left to renew, no timer. If a program cancels all tasks of its loop, the next pass comes soon.
+When something is due, a task renews it. Between two passes there is no task. When nothing is left
+to renew, there is no timer either. If a program cancels all tasks of its loop, another pass follows
+soon.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ if TYPE_CHECKING:
 class AsyncWatchdog(BaseWatchdog):
     """Renews in an event loop.
 
-    When the interpreter exits, no loop runs any more. So all that is still held is released by a
-    blocking store of the same settings, or over the same connections if they need no loop. Limits:
-    this is not done for ``memory://``, which ends with the process, over a redis.asyncio client
-    that was handed over, or for a client that was closed, for example by the end of its loop.
+    When the interpreter exits, no loop runs any more. So a blocking store of the same settings
+    releases all that is still held; if the connections need no loop, they are used instead.
+    Limits: nothing is released for ``memory://``, which ends with the process; over a redis.asyncio
+    client that was handed over; and for a client that was closed, for example when its loop ended.
     """
 
     def __init__(self, store: Store, wire: AsyncWire, again: Callable[[], Store]) -> None:
@@ -60,12 +61,13 @@ class AsyncWatchdog(BaseWatchdog):
         task.add_done_callback(partial(self._withdrew, request, until))
 
     async def stop(self) -> None:
-        """End it, even if this is cancelled. What cannot be withdrawn in time expires."""
+        """Stop renewing, even if this call is cancelled. Claims that cannot be withdrawn within
+        EXIT_SECONDS are left to expire."""
         process.notice_fork()
         loop = asyncio.get_running_loop()  # tasks of a loop that has ended never end
         withdrawing = [task for task in self._withdrawing if task.get_loop() is loop]
         try:
-            if withdrawing:  # later they would connect again, and nobody would close the connection
+            if withdrawing:  # after the close, they would connect again
                 await asyncio.wait(withdrawing, timeout=process.EXIT_SECONDS)
         finally:
             self._withdrawing.difference_update(withdrawing)  # they are not tried again
@@ -83,8 +85,8 @@ class AsyncWatchdog(BaseWatchdog):
             await asyncio.wait([task])
 
     def _hurry(self, least: float = 0.0) -> None:
-        """Set the timer for the next pass, in ``least`` seconds or later. A pass that is under way
-        does so at its end."""
+        """Set the timer for the next pass, in ``least`` seconds or later. If a pass is under way,
+        it sets the timer at its end."""
         if self._task is not None:
             return
         self._cancel_timer()
@@ -114,17 +116,18 @@ class AsyncWatchdog(BaseWatchdog):
             await asyncio.sleep(1.0)
 
     def _passed(self, task: asyncio.Task[None]) -> None:
-        """A callback, because an eager task may end before ``_task`` is set."""
+        """A pass has ended. The task's callback says so, and not its last line, because an eager
+        task may end before ``_task`` is set."""
         if self._task is task:
             self._task = None
-            # If all tasks are cancelled, the loop may be about to end, and must not leave another.
+            # If all tasks are cancelled, the loop may be about to end: start none at once.
             self._hurry(RETRY if task.cancelled() else 0.0)
 
     async def _withdraw(self, request: Request) -> None:
         await arun(self._store.release(request), self._wire)
 
     def _withdrew(self, request: Request, until: float, task: asyncio.Task[None]) -> None:
-        """If it failed, or somebody has cancelled it, the next pass tries again."""
+        """A withdrawal has ended. If it failed or was cancelled, the next pass tries again."""
         if task in self._withdrawing and (task.cancelled() or task.exception()):
             self._schedule.withdraw(request, now(), until)
             self._hurry()
@@ -145,7 +148,7 @@ class AsyncWatchdog(BaseWatchdog):
 
 
 def _begin(reference: weakref.ref[AsyncWatchdog]) -> None:
-    """The timer keeps no watchdog alive."""
+    """Begin a pass. The timer refers to the watchdog weakly, so that it does not keep it alive."""
     watchdog = reference()
     if watchdog is not None:
         watchdog._begin()

@@ -1,4 +1,4 @@
-"""The wires of ``wires`` for tasks: calls that block run in threads, others in the event loop."""
+"""Like ``wires``, for tasks: calls that block run in threads, all others in the event loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lockkit.runtime.wires import THREADS, TURN_SECONDS, Lane
 
 
 async def park_task(signal: Signal, seconds: float) -> None:
-    """``park`` for a task."""
+    """Sleep in this task until the signal is set, for ``seconds`` at most."""
     loop = asyncio.get_running_loop()
     woken = loop.create_future()
 
@@ -57,10 +57,10 @@ class AsyncLocalWire:
 class ThreadWire(AsyncLocalWire):
     """Makes calls in worker threads, which are started when they are needed.
 
-    A call is not made if it has not begun after ``TURN_SECONDS``, because the store does not answer
-    those before it. It raises BackendUnavailable as soon as a thread is free.
-    A call that has begun runs to its end even if it is cancelled; the next one on its route waits
-    for it.
+    A call that could not begin within ``TURN_SECONDS``, because the store does not answer the calls
+    before it, is not made: it raises BackendUnavailable as soon as a thread is free. A call that
+    has begun runs to its end, even if its task is cancelled. The next call on its route waits for
+    that.
     """
 
     def __init__(self, close: Callable[[], object]) -> None:
@@ -83,20 +83,20 @@ class ThreadWire(AsyncLocalWire):
         """Make a call in a thread, however long it waits for its turn."""
         while (before := self._last.get(route)) is not None and not before.done():
             ended = asyncio.wrap_future(before)
-            ended.add_done_callback(_heed)
+            ended.add_done_callback(_mark_as_retrieved)
             await asyncio.wait([ended])
         turn = Future[None]()
         try:
-            self._note(route, turn)  # first: an interrupt may come when the call has begun
+            self._note(route, turn)  # first: when the call has begun, an interrupt may come
             future = self._threads(lane).submit(_make, function, turn)
             self._note(route, future)
         except BaseException:
-            turn.cancel()  # in vain if it has begun: then the next one on its route waits for it
+            turn.cancel()  # no effect if the call has begun: then the next on its route waits
             raise
         return await asyncio.wrap_future(future)
 
     def _note(self, route: Hashable, future: Future[Any]) -> None:
-        """It is the last on its route until it is done."""
+        """Note the last call on this route, until it is done."""
         if route is not None:
             with self._mutex:
                 self._last[route] = future
@@ -143,7 +143,8 @@ def _make(function: Callable[[], Any], turn: Future[None]) -> Any:
         turn.set_result(None)
 
 
-def _heed(ended: asyncio.Future[Any]) -> None:
-    """Look at its error, which its own caller handles: else asyncio logs that nobody has."""
+def _mark_as_retrieved(ended: asyncio.Future[Any]) -> None:
+    """Retrieve the error, which the call's own caller handles. Otherwise asyncio logs that nobody
+    has retrieved it."""
     if not ended.cancelled():
         ended.exception()

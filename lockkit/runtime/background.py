@@ -1,7 +1,7 @@
-"""A thread that works, sleeps until it has work again, and keeps nothing alive meanwhile.
+"""A thread that works, sleeps until it has work again, and works again.
 
-It is a daemon, started when it is first needed, and ends with its owner. A forked child starts
-without it.
+It is a daemon, started when it is first needed. Its owner, an object, can be collected while the
+thread sleeps, and the thread then ends. A forked child starts without it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class Background(ABC):
 
     def _reset(self) -> None:
         self._starting = native.mutex()
-        self._wake: native.Wake | None = None  #: of the thread that works; None: there is none
+        self._wake: native.Wake | None = None  #: wakes the thread; None: there is no thread
 
     @abstractmethod
     def work(self) -> float:
         """One pass; returns the seconds until the next."""
 
     def ended(self) -> None:  # noqa: B027  most have nothing to do then
-        """Called last in the thread, after it was told to end."""
+        """Called at the end: by the thread, after it was told to end, or by ``__del__``."""
 
     def _hurry(self) -> None:
-        """Have it work at once; start the thread if there is none."""
+        """Have the thread work at once. Start it if there is none."""
         with self._starting:
             if self._wake is not None:
                 self._wake.set()
@@ -44,7 +44,7 @@ class Background(ABC):
             self._wake = native.Wake()
             try:
                 native.start(_work, (weakref.ref(self), self._wake), self.thread_name)
-            except BaseException:  # no more threads: the next lease tries again
+            except BaseException:  # no thread can be started now: the next call tries again
                 self._wake = None
                 raise
 
@@ -56,13 +56,13 @@ class Background(ABC):
             wake.set()
 
     def __del__(self) -> None:
-        """The thread has no owner any more, so it cannot call ``ended``."""
+        """The thread cannot call ``ended`` when its owner is gone, so this does."""
         self._end()
         self.ended()
 
 
 def _work(reference: weakref.ref[Background], wake: native.Wake) -> None:
-    """The thread: it keeps no owner alive while it sleeps."""
+    """The thread's loop. While it sleeps, it has only a weak reference to its owner."""
     while True:
         owner = reference()
         if owner is None:

@@ -1,7 +1,7 @@
-"""The keys of those that may enter a lock again: a thread, a task, or all that name one owner.
+"""Keys of those that may enter a lock again: of a thread, of a task, or of an owner that is named.
 
 A key is forgotten with its thread or task, and a forked child has keys of its own. So nobody enters
-by somebody else's claim.
+a lock again that somebody else holds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _keys = _Keys()
 
 
 def named(owner: str) -> str:
-    """The key of all that give this owner, in any process."""
+    """The key of everybody who names this owner, in any process."""
     return "=" + owner.encode().hex()
 
 
@@ -44,7 +44,7 @@ def of_thread() -> str:
 
 
 def of_task(task: asyncio.Task[Any] | None) -> str:
-    """The key of a task of this thread's loop; without one, of the thread."""
+    """The key of a task of this thread's loop. Without a task: the key of the thread."""
     if task is None:
         return of_thread()
     key = _keys.tasks[task] = _valid(_keys.tasks.get(task))
@@ -52,7 +52,7 @@ def of_task(task: asyncio.Task[Any] | None) -> str:
 
 
 def _valid(key: tuple[int, str] | None) -> tuple[int, str]:
-    """The same key; a new one if there is none, or in a new process."""
+    """The same key. A new one if there is none, or if it was made before a fork."""
     generation = process.generation()
     if key is not None and key[0] == generation:
         return key

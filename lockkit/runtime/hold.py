@@ -18,20 +18,22 @@ _numbers = count(1)
 """Extensions are numbered in the order in which they are asked for; drawing one is atomic."""
 
 _HANDED = -1
-"""The number before the first extension, if a waiter was handed the claim for less than its ttl."""
+"""In place of an extension's number: the claim was handed to a waiter for less than its ttl, and
+has not been extended yet."""
 
 _TTL, _MAX_HOLD = 0, 4
-"""Their places in a request, counted from after its name and its token."""
+"""The places of these fields in ``request[2:]``, which is all but the name and the token."""
 
-LOOK_AGAIN = 0.25  #: seconds
+LOOK_AGAIN = 0.25
+"""Seconds between two looks at a claim of which only the store can tell whether it is lost."""
 
 _terms_once, _asked_once = lru_cache(256)(tuple), lru_cache(8)(tuple)
-"""The same object for equal terms: thousands of leases of a process have few different ones."""
+"""Each returns the same tuple for equal ones, which saves memory: thousands of leases share few."""
 
 
 @lru_cache(8)
 def _until(number: int, sent: float, left: float) -> tuple[int, float]:
-    """An extension's number, and its deadline if it is done: one object for a whole batch."""
+    """An extension's number, and the deadline if it is applied: one tuple for a whole batch."""
     return number, sent + left - drift(left)
 
 
@@ -41,19 +43,20 @@ class _Lease(Protocol):
 
 
 class Hold:
-    """One granted claim, in the local clock. Lost is final, and true after a fork.
+    """One granted claim. Times are the local clock. Lost is final; in a forked child, all are lost.
 
-    A claim that was handed to a waiter has little time until its first extension. After that time
-    its holder cannot rely on it, but perhaps nobody has taken it: the store's answer to the first
-    extension or the release decides, unless its holder was told that it is lost.
+    A claim that was handed to a waiter has little time until its first extension. After that its
+    holder cannot rely on it, but perhaps nobody else has taken the name. The store's answer to the
+    first extension or to the release decides, unless the holder was already told of a loss.
 
-    The watchdog keeps the hold and the user keeps the lease, so the watchdog notices a lease that
-    nobody references any more. It also notices a released one, even if the release fails: it is
-    marked as released in one step, which no interrupt cuts in two.
+    The watchdog keeps the hold, and the user keeps the lease. So the watchdog notices a lease that
+    nobody references any more. It also notices a released one, even if the release fails, because a
+    lease is marked as released in one step, which no interrupt can cut in two.
 
-    Several extensions can be under way at once, and the network can hold one up: the store ignores
-    it after a later one. So the latest extension that was answered counts, unless one that was
-    asked for after it ends sooner: that one counts as done from the moment it is asked for.
+    Several extensions can be under way at once, and the network can delay one. The store ignores
+    one that arrives after a later one. So the deadline is that of the latest extension that was
+    answered. Exception: an extension that was requested after that one and ends sooner counts as
+    applied from the moment of its request.
     """
 
     __slots__ = (
@@ -85,14 +88,14 @@ class Hold:
         self._terms = _terms_once(request[2:])
         self.fence = fence
         self._settled: float | tuple[int, float] = deadline if whole else (_HANDED, deadline)
-        self._asked: tuple[Any, ...] = ()  #: number and deadline of each open extension, flat
+        self._asked: tuple[Any, ...] = ()  #: of open extensions: number, deadline, number, …
         self.granted = now
         self.due = now + (deadline - now) / 3
         self.generation = process.generation()
         self._leases: tuple[weakref.ref[_Lease], ...] = ()
-        self.dead: bool | str = False  #: True; or what the store says of its end
+        self.dead: bool | str = False  #: whether it is lost; as a text: how that happened
         self.failing_since: float | None = None  #: since then no renewal has succeeded
-        self.on_lost: dict[int, Callable[[], object]] | None = None  #: who wants to hear of it
+        self.on_lost: dict[int, Callable[[], object]] | None = None  #: by the lease's id
 
     @property
     def request(self) -> Request:
@@ -104,13 +107,13 @@ class Hold:
 
     @property
     def ttl(self) -> float:
-        """Seconds to which it is renewed at least."""
+        """The seconds to which a renewal sets the time left, at least."""
         ttl: float = self._terms[_TTL]
         return ttl
 
     def wanted(self, now: float) -> float:
-        """Seconds to which it is renewed now: ``extend`` may have set more than its ttl, or may be
-        waiting for the reply, which would come too late."""
+        """The seconds to which a renewal sets the time left now. More than the ttl if ``extend``
+        has set more, or has asked for more: the renewal must not undo that."""
         number, deadline = self._last
         asked = self._asked
         for position in range(0, len(asked), 2):
@@ -119,26 +122,26 @@ class Hold:
         return max(self.ttl, before_drift(deadline - now))
 
     def renew_to(self, ttl: float, now: float) -> None:
-        """Renew it to at least so many seconds from now on."""
+        """From now on, renew it to at least ``ttl`` seconds."""
         if ttl > self.ttl:
             self.request = self.request._replace(ttl=ttl)
             self.due = min(self.due, self._next(now))
 
     @property
     def whole(self) -> bool:
-        """Whether it is for its whole ttl. If not, it was handed to a waiter."""
+        """False: it was handed to a waiter for less than its ttl, and not extended since."""
         return self._last[0] != _HANDED
 
     @property
     def _last(self) -> tuple[int, float]:
-        """The number of the last extension that was done, and its deadline. The number is 0 before
-        the first one: that is not kept, because each lease would need a tuple of its own."""
+        """The number of the last extension that was applied, and its deadline. Before the first one
+        the number is 0. This 0 is not kept: each lease would need a tuple of its own."""
         settled = self._settled
         return settled if isinstance(settled, tuple) else (0, settled)
 
     @property
     def deadline(self) -> float:
-        """Until when the claim can be relied on, whichever of the open extensions are done."""
+        """Until when the claim can be relied on, whichever open extensions the store applies."""
         number, deadline = self._last
         asked = self._asked
         for position in range(0, len(asked), 2):
@@ -148,7 +151,7 @@ class Hold:
 
     @property
     def latest(self) -> float:
-        """Until when the store may keep it, whichever of the open extensions are done."""
+        """Until when the store may keep it at most, whichever open extensions it applies."""
         ends: float = max(self.granted, self._last[1], *self._asked[1::2])
         return ends + 2 * drift(ends - self.granted)  # the drift was taken off the deadlines
 
@@ -164,30 +167,33 @@ class Hold:
         return bool(self.dead)
 
     def is_over(self, now: float) -> bool:
-        """Whether it is lost, and the store need not be asked."""
+        """Whether it is lost, so that the store need not be asked. Until a claim that was handed
+        over is extended, this goes by ``dead`` alone, because the store decides."""
         handed = isinstance(self._settled, tuple) and not self.whole
         if handed and self.generation == process.generation():
             return bool(self.dead)
         return self.lost(now)
 
     def ends(self, now: float) -> float:
-        """When to look whether it is lost. While the store decides that, again and again."""
+        """The next moment at which to look whether it is lost. After the deadline of a claim that
+        was handed over, every LOOK_AGAIN seconds, because the store decides."""
         if self.dead:
             return now
         return self.deadline if self.whole else max(self.deadline, now + LOOK_AGAIN)
 
     def share(self, lease: _Lease) -> None:
-        """Count a lease among those for which the claim is held; by one thread at a time."""
+        """Add a lease to those for which the claim is held. Call it in one thread at a time."""
         used = tuple(map(weakref.ref, self.leases())) if self._leases else ()
         self._leases = (*used, weakref.ref(lease))
 
     @property
     def used(self) -> bool:
-        """Whether somebody still has a lease on it, and has not begun to release it."""
+        """Whether somebody still has a lease on it, and has not begun to release it. Also true
+        before the first ``share``."""
         return not self._leases or next(self.leases(), None) is not None
 
     def leases(self) -> Iterator[_Lease]:
-        """The leases that ``used`` looks for."""
+        """The leases on it that are still referenced and whose release has not begun."""
         for reference in self._leases:
             lease = reference()
             if lease is not None and not lease._ended:
@@ -197,11 +203,11 @@ class Hold:
         self.dead = self.dead or why
 
     def loss(self, now: float) -> LeaseLost:
-        """The error of a lease that is lost, and why it is."""
+        """The error for a lost lease. Its text says why the lease is lost."""
         return LeaseLost(f"the lease on {self.name!r} is lost: {self._cause(now)}", name=self.name)
 
     def _cause(self, now: float) -> str:
-        if isinstance(self.dead, str):  # what the store says of its end
+        if isinstance(self.dead, str):
             return self.dead
         if self.generation != process.generation():
             return "it belongs to the process that this one was forked from"
@@ -213,8 +219,8 @@ class Hold:
         return "it expired: its process was paused, or did not renew it in time"
 
     def ask(self, ttl: float, now: float, number: int | None = None) -> Request:
-        """The request that sets what is left to ``ttl``. ``now``: a moment before it is sent.
-        ``number``: that of a pass that extends many."""
+        """Note an extension to ``ttl`` seconds, and return its request. ``now``: a moment before it
+        is sent. ``number``: that of its batch; without it, a new one."""
         asked = _until(next(_numbers) if number is None else number, now, ttl)
         sooner = asked[1] < self.deadline
         self._asked += asked  # one expression without a call: no other thread gets in between
@@ -223,10 +229,10 @@ class Hold:
         return self.request._replace(ttl=ttl, number=asked[0])
 
     def renewed(self, number: int, sent: float, left: float, now: float) -> None:
-        """The store has answered this extension. After the deadline, its reply comes too late.
+        """The store has applied this extension. After the deadline, its reply comes too late.
 
-        Extensions asked for before it do not count any more. This one is not forgotten: a thread
-        with an earlier reply may be about to write ``_settled`` as well.
+        Extensions requested before it no longer count. This one stays in ``_asked``: a thread with
+        an earlier reply may be about to overwrite ``_settled``.
         """
         if self.is_over(now):
             return
@@ -237,11 +243,12 @@ class Hold:
         self.due = self._next(now)
 
     def _next(self, now: float) -> float:
-        """After a third of what is left or of the ttl, if less: a loss must be known in time."""
+        """When to renew next: after a third of the time left, or of the ttl if that is less, so
+        that a loss is noticed in time."""
         return now + min(self.deadline - now, self.ttl) / 3
 
     def _forget(self, number: int) -> None:
-        """Forget what was asked for before this one."""
+        """Forget the extensions that were requested before this one."""
         while True:
             asked, kept = self._asked, ()
             for position in range(0, len(asked), 2):
@@ -254,12 +261,12 @@ class Hold:
 
     def renewal_failed(self, now: float) -> None:
         """Unknown, not lost: try again soon, ever faster as the deadline comes near."""
-        self.dead = self.dead or now >= self.deadline  # the store was asked for the last time
+        self.dead = self.dead or now >= self.deadline  # then there is no further try
         self.failing_since = now if self.failing_since is None else self.failing_since
         self.due = now + max(min(self.deadline - now, self.ttl) / 8, 0.02)
 
     def doubt(self, now: float) -> None:
-        """The store may have ended it: unknown, until it is renewed at once."""
+        """The store may have ended it. So its state is unknown, and a renewal is due at once."""
         if not self.is_over(now):
             self.failing_since = now if self.failing_since is None else self.failing_since
             self.due = now
@@ -273,6 +280,6 @@ class Hold:
     def renewable(self, now: float) -> bool:
         """Whether the watchdog still has to renew it: it is not lost, and within max_hold.
 
-        A claim that was handed to a waiter always gets its whole ttl: until then it has less.
+        A claim that was handed to a waiter is renewed once even after max_hold, to its whole ttl.
         """
         return not self.is_over(now) and (now < self.renew_until or not self.whole)

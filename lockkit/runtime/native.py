@@ -1,8 +1,8 @@
 """Threads of the operating system, even where gevent has replaced them by greenlets.
 
-A watchdog that is a greenlet gets no turn while another one computes, and the lease is lost. A real
-thread gets one. But it must not share with greenlets a lock that they hold while they wait, or a
-socket, which belongs to the event loop of one thread.
+A watchdog that is a greenlet would get no turn while another greenlet computes, and leases would be
+lost. A real thread gets its turn. But it must not share a lock with greenlets that hold it while
+they wait. Nor must it share a socket with them, which belongs to the event loop of one thread.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ def is_patched() -> bool:
 
 
 def lock() -> Any:
-    """A real lock: for the few instructions in which no greenlet can be switched."""
+    """A real lock. Hold it only for a few instructions, during which no greenlet can switch."""
     return _original("allocate_lock")()
 
 
 def mutex() -> Any:
-    """A real RLock: while a thread has it, the garbage collector may end a block there, or the
-    handler of a signal may take a lock."""
+    """A real RLock. While a thread has it, the garbage collector or a signal handler may run code
+    in the same thread that takes it again."""
     return _original("RLock")()
 
 
 def refuse_return(mutex: Any) -> None:
-    """Raise BackendUnavailable if this thread has the mutex already: the garbage collector, or the
-    handler of a signal, came half-way through a step. A release is made later."""
+    """Raise BackendUnavailable if this thread has the mutex already: the garbage collector or a
+    signal handler has interrupted a step half-way. The watchdog makes a refused release later."""
     if mutex._is_owned():
         raise BackendUnavailable("this thread is in the middle of another step of the same store")
 
@@ -44,12 +44,13 @@ def refuse_return(mutex: Any) -> None:
 def start(
     target: Callable[..., object], arguments: tuple[Any, ...], name: str, *, shares: bool = False
 ) -> None:
-    """Start a real thread that the interpreter does not wait for. Raises RuntimeError.
+    """Start a real thread that the interpreter does not wait for. Raises RuntimeError if no thread
+    can be started.
 
     ``shares``: it makes a socket that greenlets will use, so under gevent it is a greenlet, too.
 
-    ``Thread.start`` waits on an Event, whose own lock an interrupt leaves half-way. So another
-    thread, in which no handler of a signal runs, calls it."""
+    ``Thread.start`` waits on an Event, and an interrupt can leave the lock of the Event locked. So
+    another thread calls it: signal handlers run only in the main thread."""
     start_new_thread = _original("start_new_thread")
     if is_patched() and not shares:
         start_new_thread(target, arguments)
@@ -64,16 +65,16 @@ def start(
 def _start(thread: threading.Thread) -> None:
     try:
         thread.start()
-    except RuntimeError:  # no more threads: this one does its work
+    except RuntimeError:  # no more threads can be started: this one does the work
         thread.run()
 
 
 class Wake:
-    """What a thread sleeps on; a call to wake it that comes early is not forgotten."""
+    """A thread waits on this until another one calls ``set``. An earlier call is not forgotten."""
 
     def __init__(self, make_lock: Callable[[], Any] | None = None) -> None:
-        """``make_lock``: ``threading.Lock``, if a greenlet may wait. It is a lock in C, and not an
-        Event, whose own lock stays locked if an interrupt comes within it."""
+        """``make_lock``: ``threading.Lock``, if a greenlet may wait. This is a lock in C, and not
+        an Event, because an interrupt can leave the lock of an Event locked."""
         self._asleep = (make_lock or lock)()
         self._asleep.acquire()
 
@@ -85,17 +86,17 @@ class Wake:
                 return
 
     def wait(self, seconds: float) -> bool:
-        """Wait for ``seconds`` at most; return whether somebody called."""
+        """Wait for ``seconds`` at most. Returns whether ``set`` was called."""
         return bool(self._asleep.acquire(timeout=seconds))
 
 
 Poll: TypeAlias = Callable[[float], list[tuple[int, int]]]
-"""Waits for so many milliseconds at most; what it returns is true if the socket is ready."""
+"""Waits for at most so many milliseconds. The list is empty unless the socket is ready."""
 
 
 def poll(descriptor: int, events: int = select.POLLIN) -> Poll:
-    """A Poll of one socket, to be used again, by one thread at a time. Under gevent a poll object
-    belongs to the event loop of the thread that has made it, so there each wait makes one."""
+    """A Poll of one socket, for many waits, in one thread at a time. Under gevent a poll object
+    belongs to the event loop of the thread that has made it, so there each wait makes a new one."""
 
     def made() -> select.poll:
         found = select.poll()

@@ -1,8 +1,8 @@
-"""``on_lost``: a lease's holder is told that it is lost, as soon as that can be known.
+"""``on_lost``: tells the holder of a lease that it is lost, as soon as this process knows.
 
-That is at the deadline, also while the store hangs, or before, when the store says that the claim
-is gone. Notices have a thread of their own, so that a store that hangs does not delay them, and a
-slow callback does not delay renewals.
+That is at the deadline, even while the store hangs; or earlier, if the store says that the claim is
+gone. Notices have a thread of their own. So a store that hangs does not delay them, and a slow
+callback does not delay renewals.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from lockkit.runtime.schedule import Deadlines
 
 
 class BaseNotices(ABC):
-    """Tells the holders of one client. This is the part that threads and event loops share."""
+    """The notices of one client: the part that threads and event loops share."""
 
     _deadlines: Deadlines
-    _wake: Any  #: wakes the thread or the loop that looks at deadlines; None: none does now
+    _wake: Any  #: wakes the thread or loop that looks at deadlines; None: none does now
 
     @abstractmethod
     def _hurry(self) -> None:
@@ -30,7 +30,7 @@ class BaseNotices(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Tell nobody any more. Notices that have begun go on."""
+        """Tell nobody any more. Callbacks that have begun go on."""
 
     def watch(self, hold: Hold) -> None:
         """Tell its holder when it is lost; at once, if it is lost already."""
@@ -48,7 +48,7 @@ class BaseNotices(ABC):
 
 
 class Notices(Background, BaseNotices):
-    """Tells them in a thread, which starts with the first lease that has ``on_lost``."""
+    """Tells holders in a thread, which starts with the first lease that has ``on_lost``."""
 
     thread_name = "lockkit-on-lost"
 
@@ -61,7 +61,7 @@ class Notices(Background, BaseNotices):
         self._end()
 
     def work(self) -> float:
-        """Tell those whose lease is lost; returns the seconds until the next one may be."""
+        """Tell the holders of lost leases. Returns the seconds until the next lease may be lost."""
         for hold in self._deadlines.lost(now()):
             for _ in said(hold):
                 pass
@@ -70,9 +70,10 @@ class Notices(Background, BaseNotices):
 
 
 def said(hold: Hold, ends: tuple[type[BaseException], ...] = ()) -> Iterator[object]:
-    """Call each callback once; yields what they return. An error is logged: nobody waits for it.
+    """Call each ``on_lost`` of the hold once, and yield what it returns. Errors are only logged.
 
-    Errors in ``ends`` are raised. The next call goes on with the callbacks that are left.
+    Errors of the types in ``ends`` are raised. Then another call goes on with the callbacks that
+    are left.
     """
     waiting = hold.on_lost or {}
     for who in list(waiting):

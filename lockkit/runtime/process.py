@@ -1,8 +1,8 @@
-"""This process: who it is, and that a forked child is another one.
+"""This process: its identity, and hooks for its forks and its exit.
 
-``generation`` changes in a forked child. What belongs to a process (a lease, a socket, a thread)
-remembers the generation it was made in and is not touched in another: comparing two ints is
-cheaper than asking the kernel for the pid each time.
+``generation`` changes in a forked child. An object that belongs to a process (a lease, a socket, a
+thread) remembers the generation in which it was made, and is not touched in another. Comparing two
+ints is cheaper than asking the kernel for the pid each time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lockkit.model.log import log
 from lockkit.model.types import Owner
 
 EXIT_SECONDS = 3.0
-"""For all work at the end of the process together: a store that is down must not delay it."""
+"""For all work at the exit of the process together: a store that is down must not delay it."""
 
 TOKEN_BYTES, TOKENS_AT_ONCE = 16, 128
 
@@ -56,7 +56,8 @@ def _around(owner: Owner) -> tuple[str, str, str]:
 
 
 def _space() -> str:
-    """Tells apart what has the same host name but other processes: containers, cloned machines.
+    """The boot and the namespaces within which a pid, with the start of its process, is unique.
+    They tell apart containers and cloned machines that have the same host name.
 
     The time namespace is part of it, because it shifts the moments at which processes started.
     """
@@ -77,8 +78,8 @@ def _namespace(kind: str) -> str:
 
 
 def started(pid: int) -> str:
-    """When the process started, in the system's ticks since its boot; empty if that is not known,
-    as where /proc is missing, or shows another pid namespace."""
+    """When the process started, in clock ticks since the boot. Empty if that is not known, because
+    /proc is missing or shows another pid namespace."""
     try:
         if os.readlink("/proc/self") != str(os.getpid()):
             return ""
@@ -90,11 +91,11 @@ def started(pid: int) -> str:
 
 
 def is_dead(owner: Owner) -> bool:
-    """Whether it is known that the owner's process is gone. False: it is alive, or not known.
+    """Whether the owner's process is certainly gone. False: it is alive, or that is not known.
 
-    It is known only of a pid in the same boot, pid and time namespaces: if there is no such
-    process, or it started at another moment than the owner's. It is not known if the pid is now
-    that of another user's process.
+    It can be known only within the same boot, pid namespace and time namespace. There, the process
+    is gone if its pid does not exist, or is that of a process that started at another moment.
+    Limit: if the pid is now that of another user's process, the answer is False.
     """
     if not owner.space or owner.space != _process.space or owner.host != _process.host:
         return False
@@ -120,15 +121,16 @@ def generation() -> int:
 
 
 def is_generation(number: int) -> bool:
-    """Whether it is the number of this process, even after a fork that nobody has announced."""
+    """Whether this process has this generation. Notices a fork made in C: see ``notice_fork``."""
     if os.getpid() != _process.known_as:
         notice_fork()
     return number == _process.generation
 
 
 def notice_fork() -> None:
-    """Call this before you rely on what is kept here. A fork made in C, such as uWSGI's, tells
-    nobody: the child's claims would be the parent's, and free as soon as the parent is gone."""
+    """Call this before you use the identity of this process. A fork made in C, such as uWSGI's,
+    calls no hook. Without this call, the child would lock in the name of its parent, and its leases
+    would count as a dead owner's as soon as the parent is gone."""
     if os.getpid() != _process.known_as:
         with _process.noticing:
             if os.getpid() != _process.known_as:
@@ -140,7 +142,8 @@ def host() -> str:
 
 
 def space() -> str:
-    """Where this process's pid means something; empty where the system does not say."""
+    """The space within which this process's pid means something: see ``Owner``. Empty if the system
+    does not say."""
     return _process.space
 
 
@@ -151,7 +154,8 @@ def instance_id() -> str:
 
 @contextmanager
 def acting_for(pid: int) -> Iterator[None]:
-    """Meanwhile, this process claims for another one: the owner is alive as long as that one."""
+    """Within the block, this process locks on behalf of another one: owners have that one's pid, so
+    they count as alive as long as it lives."""
     mine = _process.pid, _process.started
     _process.be(pid, started(pid))
     try:
@@ -177,8 +181,8 @@ def owner_text(label: str, thread: str | None = None) -> str:
 def new_token() -> str:
     """128 random bits in hexadecimal: what proves the right to extend and to release.
 
-    They are drawn from the operating system many at a time: one draw can cost 20 µs. A forked child
-    does not use those of its parent, or it would share the parent's leases.
+    Tokens are drawn from the operating system many at a time, because one draw can cost 20 µs. A
+    forked child uses none of its parent's, because both would then share leases.
     """
     if os.getpid() != _process.known_as:
         notice_fork()
@@ -193,7 +197,7 @@ def new_token() -> str:
 
 
 def operator(by: str) -> str:
-    """The operator that breaks a lease, as its holder reads it; default: this process."""
+    """The text by which a holder reads who broke its lease. If ``by`` is empty: this process."""
     return _printable(by) or str(owner(""))
 
 
@@ -211,7 +215,7 @@ def after_fork(method: Callable[[], Any]) -> None:
 
 
 def around_fork(before: Callable[[], Any], in_parent: Callable[[], Any]) -> None:
-    """Have bound methods called before each fork, and after it in the parent: these twice.
+    """Have bound methods called: ``before`` each fork, and ``in_parent`` after it, twice.
 
     A fork made in C, such as uWSGI's, does not call them: the child must not rely on them.
     """
@@ -232,7 +236,7 @@ def at_exit(begin: Callable[[], Any], finish: Callable[[float], Any]) -> None:
 
 
 def _register(registered: list[_Method], method: Callable[..., Any]) -> None:
-    """One thread at a time: otherwise one of two methods could be forgotten."""
+    """By one thread at a time: otherwise one of two methods could be forgotten."""
     with _process.registering:
         registered[:] = [reference for reference in registered if reference() is not None]
         registered.append(weakref.WeakMethod(method))
@@ -262,13 +266,14 @@ if hasattr(os, "register_at_fork"):
         after_in_parent=lambda: _call(_in_parent),
         after_in_child=_in_child,
     )
-    # Once more: a signal that came during the fork interrupts the first, and nobody hears of it.
+    # Once more: the handler of a signal that came during the fork may interrupt the first call,
+    # and Python does not raise that error.
     os.register_at_fork(after_in_parent=lambda: _call(_in_parent))
 
 
 @atexit.register
 def _exit() -> None:
-    notice_fork()  # what is held, and the threads that would release it, are the parent's
+    notice_fork()  # in a child, the leases and the threads that would release them are the parent's
     until = now() + EXIT_SECONDS
     _call_each(_beginning_exit)
     _call_each(_finishing_exit, until)

@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 def forget(_request: Request, _until: float) -> None:
-    """The ``later`` of callers that try again by themselves."""
+    """A ``later`` that does nothing, for callers that try again by themselves."""
 
 
 def run(  # noqa: C901  one loop, whose every line may be interrupted
@@ -25,7 +25,8 @@ def run(  # noqa: C901  one loop, whose every line may be interrupted
     later: Callable[[Request, float], object] = forget,
     error: BaseException | None = None,
 ) -> R:
-    """Perform a step to its end with blocking calls. ``error`` is raised where the step waits.
+    """Perform a step to its end with blocking calls. ``later`` performs a ``Later``: it gets the
+    request, and until when to try. ``error``, if given, is thrown into the step first.
 
     An error that ends an effect is thrown into the step, which cleans up with further effects. So
     is an interrupt between any two lines, unless the step has ended.
@@ -50,7 +51,7 @@ def run(  # noqa: C901  one loop, whose every line may be interrupted
                 if has_ended(step):
                     raise
                 error = failure
-    except BaseException as interruption:  # in the handlers above, or as the loop begins again
+    except BaseException as interruption:  # in a handler above, or between two rounds of the loop
         if has_ended(step):
             raise
         return run(step, wire, later, interruption)

@@ -1,4 +1,5 @@
-"""What a watchdog has to do and when. No clock, thread or loop: threads and loops share it."""
+"""What a watchdog has to do, and when. It has no clock, thread or event loop of its own, so that
+both kinds of watchdogs share it."""
 
 from __future__ import annotations
 
@@ -13,17 +14,19 @@ RETRY = 0.25
 """Seconds between two tries to withdraw from a store that is down."""
 
 BATCH_AHEAD = 0.1
-"""Part of its renewal interval by which a hold is renewed early to share a batch."""
+"""A hold that is due soon is renewed early, to share a batch: if it is due within this part of its
+ttl, or of the time left if that is less."""
 
 DROPPED = "its lease was collected, never released"
-"""Marks such a hold. Nothing else happens here, because the schedule may be in mid-step."""
+"""Marks a hold whose lease was collected by the garbage collector. The collector may interrupt a
+step of the schedule, so the lease only sets this mark, and the watchdog does the rest."""
 
 
 class _Watched:
-    """Holds, and when their runner looks at them again. Thread-safe.
+    """Holds, and when their runner, which is a thread or an event loop, looks at them again.
 
-    Every release calls ``discard``, which takes no lock. So a loop over the holds goes through a
-    copy (``list`` of a dict is atomic).
+    Thread-safe. Every release calls ``discard``, which takes no lock. So a loop over the holds goes
+    through a copy (``list`` of a dict is atomic).
     """
 
     def __init__(self) -> None:
@@ -40,10 +43,10 @@ class _Watched:
             self._holds.clear()
 
     def _sooner(self, moment: float) -> bool:
-        """Whether the runner must be woken for this moment.
+        """Whether the runner must be woken, because it would sleep beyond this moment.
 
-        The runner itself notes when it will wake. If that were noted here, an interrupt could come
-        before it is woken, and it would sleep too long for all later moments."""
+        Only the runner sets ``_wake_at``. If this set it, and an interrupt came before the runner
+        is woken, nobody would wake it for a later moment, although it still sleeps too long."""
         if moment >= self._wake_at:
             return False
         self._asked = min(self._asked, moment)
@@ -58,7 +61,7 @@ class Schedule(_Watched):
         self._withdrawals: dict[str, tuple[Request, float]] = {}
 
     def add(self, hold: Hold) -> bool:
-        """Whether the runner sleeps too long for this one and must be woken."""
+        """Add a hold. Returns whether the runner sleeps too long for it, and must be woken."""
         with self._lock:
             self._holds[hold.token] = hold
             return hold.due < self._wake_at and self._sooner(hold.due)
@@ -71,14 +74,14 @@ class Schedule(_Watched):
             return self.holds_any and self._sooner(now)
 
     def withdraw(self, request: Request, now: float, until: float = 0.0) -> None:
-        """Keep trying until the TTL has passed, and ``until``, to which the claim may have been
-        extended: by then it has expired by itself."""
+        """Keep trying to withdraw until the claim has expired by itself: until its TTL has passed,
+        and so has the moment ``until``, to which it may have been extended."""
         with self._lock:
             self._withdrawals[request.token] = (request, max(now + request.ttl, until))
             self._sooner(now + RETRY)
 
     def postpone(self, request: Request) -> None:
-        """Put it behind the others, which may be at another server that is up."""
+        """Try this one again after the others, which may be at another server that is up."""
         with self._lock:
             if found := self._withdrawals.pop(request.token, None):
                 self._withdrawals[request.token] = found
@@ -96,7 +99,7 @@ class Schedule(_Watched):
             self._withdrawals.clear()
 
     def take_all(self) -> list[Hold]:
-        """All holds. None of them is renewed any more, and all count as lost."""
+        """Return all holds. None of them is renewed any more, and all count as lost."""
         with self._lock:
             holds = list(self._holds.values())
             self._holds.clear()
@@ -106,7 +109,8 @@ class Schedule(_Watched):
 
     def take_due(self, now: float) -> tuple[list[Hold], list[Request], list[Hold]]:
         """The holds to renew now, the requests to withdraw, and the holds that are over, each of
-        these once. Forgets what is over or no longer wanted."""
+        which is returned only once. Forgets holds that are over or that nobody uses any more, and
+        withdrawals of claims that have expired."""
         with self._lock:
             self._asked = _next(now, self._asked, self._wake_at)
             self._wake_at = -math.inf  # the runner is awake: whoever adds need not wake it
@@ -127,10 +131,11 @@ class Schedule(_Watched):
             return due, [request for request, _ in self._withdrawals.values()], over
 
     def sleep_until(self, now: float) -> float:
-        """When the runner must look again. After this, ``add`` tells whether that is too late.
+        """When the runner must look again. From now on, ``add`` tells whether that is too late.
 
-        A moment that was asked for is kept even if its hold is gone by now. Otherwise a process
-        that takes and gives back one lease after another would wake the runner for each.
+        A moment for which ``add`` had the runner woken is kept, even if the hold is gone by now.
+        Otherwise a process that takes and gives back one lease after another would wake the runner
+        for each.
         """
         with self._lock:
             wake_at = min((hold.due for hold in list(self._holds.values())), default=math.inf)
@@ -144,25 +149,26 @@ class Schedule(_Watched):
 class Deadlines(_Watched):
     """Holds whose holders want to hear of a loss.
 
-    A renewed hold is looked at too early, and then again. So a renewal need not wake the runner.
+    A renewal does not wake the runner: it looks at the hold at the old deadline, and then again at
+    the new one.
     """
 
     def add(self, hold: Hold) -> bool:
-        """Whether the runner sleeps too long for this one and must be woken."""
+        """Add a hold. Returns whether the runner sleeps too long for it, and must be woken."""
         moment = -math.inf if hold.dead else hold.deadline
         with self._lock:
             self._holds[hold.token] = hold
             return self._sooner(moment)
 
     def lost(self, now: float) -> Iterator[Hold]:
-        """Those that are lost. Each is forgotten after its turn."""
+        """The holds that are over. Each is forgotten when the caller asks for the next one."""
         for hold in list(self._holds.values()):
             if hold.is_over(now):
                 yield hold
                 self.discard(hold)
 
     def sleep_until(self, now: float) -> float:
-        """When the runner must look again. A moment that was asked for is kept, as above."""
+        """When the runner must look again. Moments are kept, as in ``Schedule.sleep_until``."""
         with self._lock:
             nearest = min((hold.ends(now) for hold in list(self._holds.values())), default=math.inf)
             self._wake_at = min(nearest, _next(now, self._asked, self._wake_at))
@@ -171,5 +177,5 @@ class Deadlines(_Watched):
 
 
 def _next(now: float, *moments: float) -> float:
-    """The first of those that are still to come."""
+    """The first of these moments that is still to come; infinity if none is."""
     return min((moment for moment in moments if moment > now), default=math.inf)

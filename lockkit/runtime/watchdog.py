@@ -1,9 +1,10 @@
 """Renewal in the background: one thread per client, started with its first lease.
 
-It sleeps until the earliest renewal is due, then renews all that are due about then in one batch.
-It also withdraws what could not be withdrawn while the store was unreachable, and releases what is
-still held when the interpreter exits: no other thread can be started then. Each client has its own
-thread, so that a store that hangs does not stop the renewal of another store's leases.
+The thread sleeps until the earliest renewal is due, then renews in one batch all that are due about
+then. It also withdraws claims that could not be withdrawn while the store was unreachable. When the
+interpreter exits, it releases what is still held, because no other thread can be started then. Each
+client has a thread of its own, so that a store that hangs does not stop the renewal of another
+store's leases.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
 
 
 class BaseWatchdog(ABC):
-    """Renews the holds of one client. This is the part that threads and event loops share."""
+    """Renews the holds of one client: the part that threads and event loops share."""
 
     _notices: BaseNotices
     _schedule: Schedule
-    _wake: Any  #: wakes the thread or the loop that renews; None: none does now
+    _wake: Any  #: wakes the thread or loop that renews; None: none does now
 
     def __init__(self, store: Store, again: Callable[[], Store]) -> None:
         """``again`` makes another store of the same settings, with connections of its own."""
@@ -60,7 +61,7 @@ class BaseWatchdog(ABC):
     def _finish_exit(self, until: float) -> None: ...
 
     def watch(self, hold: Hold) -> None:
-        """Renew this one from now on. Wakes nobody unless it is due before all others."""
+        """Renew this hold from now on. Wakes the thread or loop only if it would sleep too long."""
         if self._schedule.add(hold) or self._wake is None:
             self._hurry()
         if hold.on_lost:
@@ -72,19 +73,20 @@ class BaseWatchdog(ABC):
             self._notices.unwatch(hold)
 
     def doubt(self) -> None:
-        """Any hold may be over: renew all now. Asyncio: in the event loop; else from any thread."""
+        """Renew all holds now, because any may be over. With asyncio, call this in the event loop;
+        otherwise in any thread."""
         if self._schedule.doubt(now()):
             self._hurry()
 
     def give_up(self) -> list[Hold]:
-        """All holds. They count as lost from now on, and are not renewed any more."""
+        """Return all holds. They count as lost from now on, and are not renewed any more."""
         process.notice_fork()
         return self._schedule.take_all()
 
     def _renewing(self) -> Step[None]:
-        """One pass."""
+        """One pass: renew what is due, then withdraw."""
         holds, withdrawals, over = self._schedule.take_due(now())
-        self._notices.look_at(over)  # a sleep goes on after a suspend, past their deadlines
+        self._notices.look_at(over)  # a suspended machine prolongs the sleep beyond deadlines
         if holds:
             yield from holding.renew(self._store, holds)
             self._notices.look_at(holds)
@@ -95,15 +97,15 @@ class BaseWatchdog(ABC):
         for request in withdrawals:
             if now() > until:  # renewals must not queue behind thousands of these
                 break
-            if not (yield from self._withdrawn(request)):  # nor behind the time-outs of a store
+            if not (yield from self._withdrawn(request)):  # nor behind the time-outs of these
                 break
 
     def _withdrawn(self, request: Request) -> Step[bool]:
-        """Whether the store can be asked for more."""
+        """Withdraw one request. Returns whether to go on with the next one."""
         try:
             yield from self._store.withdraw(request)
         except (ConfigurationError, DamagedRecord, StoreRefused):
-            self._schedule.postpone(request)  # only this record or key fails, and may be repaired
+            self._schedule.postpone(request)  # only this record or key fails; it may be repaired
             return True
         except BackendError:
             self._schedule.postpone(request)
@@ -184,7 +186,7 @@ class Watchdog(Background, BaseWatchdog):
     def _begin_exit(self) -> None:
         if self._schedule.holds_any and self._wake is not None:
             self._notices.stop()
-            if self._is_apart:  # its thread could not look up the server's address any more
+            if self._is_apart:  # at exit, its thread cannot look up the server's address any more
                 run(holding.release_all(self._store, self.give_up()), self._wire)
                 return
             self._exit = native.Wake()

@@ -1,8 +1,8 @@
-"""Wires that any store can use: for what is in this process, and for drivers that block.
+"""Wires that any store can use: for stores in this process, and for drivers that block.
 
 A payload is a call: ``Call(function, lane)``. For tasks, each call runs in a worker thread. Each
-lane has threads of its own: if a store is slow, hundreds of claims that ask again and again do not
-hold up releases and renewals.
+lane has threads of its own. So if a store is slow, hundreds of claims that ask again and again do
+not hold up releases and renewals.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ R = TypeVar("R")
 
 
 class Lane(IntEnum):
+    """Which threads make a call, if it is made for a task."""
+
     ASKING = 0
     ENDING = 1
     RENEWING = 2
@@ -28,11 +30,11 @@ THREADS = {Lane.ASKING: 4, Lane.ENDING: 2, Lane.RENEWING: 1}
 
 
 TURN_SECONDS = 10.0
-"""How long a call waits for those of other threads or tasks before it: as long as one can take."""
+"""How long a call waits for the calls of others before it: about as long as one may take."""
 
 
 class Call(NamedTuple):
-    """A payload: a function that blocks, and ends soon."""
+    """A payload: a function that may block, but not for long."""
 
     function: Callable[[], Any]
     lane: Lane = Lane.ASKING
