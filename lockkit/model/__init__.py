@@ -1,1 +1,1 @@
-"""Types, errors, names, checks of values, the clock and the log. Imports no other room."""
+"""Types, errors, names, checks of values, the clock and the log. Imports no other folder."""

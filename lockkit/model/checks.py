@@ -27,8 +27,8 @@ def nearest(word: object, known: Iterable[str]) -> str | None:
 
 
 def near_option(location: str, known: Iterable[str]) -> str:
-    """A hint at the known option that is most like one after the ``?`` of a URL. The URL's own text
-    is not shown: it may be a secret."""
+    """A hint at the known option that is most like an unknown one after the ``?`` of a URL. The
+    text of the URL is not shown: it may be a secret."""
     from urllib.parse import parse_qsl
 
     known = sorted(known)
@@ -49,7 +49,7 @@ class Unshown(str):
 def unknown_key(
     where: str, key: object, known: Iterable[str], what: str = "key"
 ) -> ConfigurationError:
-    """An error for a misspelt key, which names the nearest one."""
+    """The error for an unknown key. It names the nearest known one."""
     known = sorted(known)
     close = nearest(key, known)
     hint = f"did you mean {close!r}?" if close else f"it has {', '.join(known) or 'none'}"
@@ -59,7 +59,7 @@ def unknown_key(
 def check_setting_names(names: Iterable[object], known: Sequence[str]) -> None:
     """Raise ConfigurationError for a name that looks like one of lockkit's settings but is not.
 
-    It would be ignored, and would protect nothing.
+    Without this error, a misspelt setting would be ignored, and would protect nothing.
     """
     for name in names:
         if isinstance(name, str) and re.match(LIKE_A_SETTING, name) and name not in known:
@@ -69,14 +69,15 @@ def check_setting_names(names: Iterable[object], known: Sequence[str]) -> None:
 
 
 Check = Callable[[str, Any], Any]
-"""Gets a key, for the error, and any value. Returns the checked value."""
+"""Takes a key, which the error names, and any value. Returns the checked value, or raises
+ConfigurationError."""
 
 
 def read_mapping(
     source: str, mapping: object, checks: Mapping[str, Check], kind: str = "a mapping"
 ) -> dict[str, Any]:
-    """The values, checked, by their keys in lower case. Raises ConfigurationError, which names
-    the key and the remedy."""
+    """The checked values of a mapping, by their keys in lower case. Raises ConfigurationError,
+    which names the key and the remedy."""
     if not isinstance(mapping, Mapping):
         raise ConfigurationError(f"{source} must be {kind}, not {type(mapping).__name__}")
     for key in mapping:
@@ -199,7 +200,8 @@ def check_callable(key: str, value: object) -> Callable[..., Any] | None:
 
 
 def check_permits(value: object) -> int:
-    """The number of leases that may share a name. Each step of the store reads them all."""
+    """The number of leases that may share a name. It is limited because each step of the store
+    reads them all."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_PERMITS:
         raise wrong("permits", value, f"a whole number from 1 to {MOST_PERMITS}")
     return value

@@ -1,8 +1,8 @@
 """The one local clock. It is monotonic, and goes on while the machine sleeps (Linux, macOS).
 
 ``time.monotonic`` stands still during suspend on both, so a lease would look alive on a laptop or
-a migrated virtual machine that slept past its TTL. CLOCK_BOOTTIME does not, nor does macOS's
-CLOCK_MONOTONIC_RAW.
+a migrated virtual machine that slept past its TTL. Linux's CLOCK_BOOTTIME and macOS's
+CLOCK_MONOTONIC_RAW go on.
 """
 
 from __future__ import annotations

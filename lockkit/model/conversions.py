@@ -2,8 +2,8 @@
 
 A request sends text, and a database may read several texts as one value: an integer column finds
 the same row for "1", "01" and " 1". Without a conversion they would be three locks. A conversion
-makes one name of them. It refuses a text that is not such a value, or that only some programs read
-as one: "1_0" is 10 for Python and 1 for MySQL.
+gives them one name. It refuses a text that is not a value of its type, or that only some programs
+read as one: "1_0" is 10 for Python and 1 for MySQL.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _UUID = r"(urn:uuid:)?\{?[0-9A-Fa-f-]{32,36}\}?"
 
 
 class ConversionError(InvalidName):
-    """The value is not what the template says. The message does not show it."""
+    """The value is not of the type that the template says. The message does not show it."""
 
 
 def converted(conversion: str, shown: str, value: object) -> object:
-    """The value that the text stands for. ``shown`` is the field, for the error.
+    """The value that the text stands for. ``shown`` is the field, as the error shows it.
 
-    Raises ConversionError. The template refuses values whose type cannot make a name.
+    Raises ConversionError. A type that cannot make a name is refused later, by the template.
     """
     try:
         return CONVERSIONS[conversion](value) if conversion else value
@@ -52,8 +52,8 @@ def _uuid(value: object) -> object:
 
 
 def _lower(value: object) -> object:
-    """Convert each character by itself, and only if every version of Python knows it: a newer
-    letter would make two names in two versions."""
+    """Convert each character by itself, and only if Unicode 3.2 knows it: then all versions of
+    Python do. Two versions may convert a newer letter differently, and so make two names."""
     if not isinstance(value, str) or value.isascii():
         return value.lower() if isinstance(value, str) else value
     from unicodedata import ucd_3_2_0

@@ -10,7 +10,7 @@
     │  ├ InvalidName                   not a lock name, or a template that cannot make one
     │  ├ KindMismatch                  the name is in use as another kind of lock
     │  ├ UpgradeRefused                a reader would wait for itself to become a writer
-    │  ├ OpenTransaction               inside a transaction, which would commit after the release
+    │  ├ OpenTransaction               an open transaction would commit after the release
     │  ├ LayoutMismatch                the store holds another version of lockkit's layout
     │  └ MissingTable                  the database has no table for locks
     ├ AcquireTimeout(TimeoutError)     somebody else has the lock
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from lockkit.model.types import Owner
 
 UNNAMED = "the name"
-"""Stands for the lock's name in the text of an error, if the store does not know the name."""
+"""Stands for the lock's name in the text of an error that is made where the name is not known."""
 
 OTHER_KIND = "use another name, or the same kind of lock everywhere"
 WRITE_FIRST = "ask for .write() first, and downgrade() its lease to read"
@@ -50,7 +50,7 @@ class LockError(Exception):
         self.name = name
 
     def about(self, name: str) -> None:
-        """Set ``name``, and put it into a text in which the store could only say UNNAMED."""
+        """Set ``name``. If it was not known before, put it into the text in place of UNNAMED."""
         if self.name is None:
             self.args = (str(self).replace(UNNAMED, repr(name), 1),)
         self.name = name
@@ -81,7 +81,7 @@ class KindMismatch(ConfigurationError):
 
 
 class OpenTransaction(ConfigurationError):
-    """A lock was asked for inside an open transaction, which would commit after the release. Or an
+    """A lock was requested inside an open transaction, which would commit after the release. Or an
     asyncio lock was released before the COMMIT of an order that began under it."""
 
 
@@ -103,11 +103,11 @@ class MissingTable(ConfigurationError):
 class AcquireTimeout(LockError, TimeoutError):
     """The lock was not granted in time. The attempt leaves nothing in the store.
 
-    - ``waited``: seconds.
-    - ``holder``: the last owner that was seen, or None.
+    - ``waited``: the seconds for which it waited.
+    - ``holder``: the owner that held the lock when the store last answered, or None if not known.
     - ``retry_after``: whole seconds after which to try again, estimated from recent hold times.
     - ``own``: true if the thread or task that asks holds the lock itself, so waiting is useless.
-      Also true if another one of its process holds it and has the same name.
+      Also true if another thread or task of the process, with the same name, holds it.
     """
 
     def __init__(

@@ -18,7 +18,8 @@ SEPARATOR = ":"
 """No encoded value contains it."""
 
 ENCODED = f"%{SEPARATOR}\u00ad"
-"""The last is the soft hyphen, which is punctuation in Unicode 3.2, but invisible."""
+"""Printable characters that are encoded all the same. The last one is the soft hyphen, which is
+punctuation in Unicode 3.2, but invisible."""
 
 SOURCES = ("kwargs", "user", "json", "form", "query", "header")
 # Compiled when they are first used.
@@ -29,9 +30,9 @@ _PATH = r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*"
 def name(template: str, /, **values: object) -> str:
     """A lock name from a template: ``name("stock:{sku}", sku="A:1")`` is ``"stock:A%3A1"``.
 
-    ``{sku:int}``, ``:uuid`` and ``:lower`` say what a text stands for; with ``:str`` it stands for
-    itself. Values are strings, ints or UUIDs. An enum that is a string or an int counts as the
-    value that it equals. Raises InvalidName, also for a value without a field.
+    Values are strings, ints or UUIDs. ``{sku:int}`` and ``{id:uuid}`` read a string as an int or as
+    a UUID, ``{city:lower}`` makes it lower case, ``:str`` keeps it. An enum that is a string or an
+    int counts as the value that it equals. Raises InvalidName, also for a value without a field.
     """
     parsed = Template(template, bare_only=True)
     if unused := values.keys() - {field.path[0] for field in parsed.fields}:
@@ -74,15 +75,16 @@ def _check_unusual(text: str) -> str:
 
 
 def repair_command(name: str) -> str:
-    """The command that deletes a damaged record, quoted for a shell: a request may have chosen the
-    name. Where it is shown, its backslashes are escaped, and the command reads them back."""
+    """The command that deletes a damaged record. The name is quoted for a shell, because a request
+    may have chosen it. Output escapes backslashes in names, and the command reads them back."""
     from shlex import quote
 
     return f"locks release --damaged {'-- ' * name.startswith('-')}{quote(name)}"
 
 
 class Field(NamedTuple):
-    """One ``{…}`` of a template. ``{sku}`` is a URL parameter; its source is ``kwargs``."""
+    """One ``{…}`` of a template. Without a source, as in ``{sku}``, it is a URL parameter, and its
+    source is ``kwargs``."""
 
     source: str
     path: tuple[str, ...]
@@ -94,7 +96,7 @@ class Field(NamedTuple):
 
 
 class Template:
-    """A parsed name template. It is parsed once, at import, where a misspelt field raises.
+    """A parsed name template. It is parsed when it is made, so a misspelt field raises early.
 
     Two fields must have a ``:`` between them, which no encoded value contains. Otherwise
     ``{a}-{b}`` would give "x-y", "z" and "x", "y-z" the same name.
@@ -234,7 +236,7 @@ def _escape(character: str) -> str:
 def parse_json(text: str | bytes) -> object:
     """Parse a JSON document in which no object has a field twice.
 
-    Parsers differ in which of the two counts, so the lock and the view could see different
+    Parsers differ in which of the two fields counts, so the lock and the view could see different
     values. Raises ValueError or RecursionError.
     """
     import json

@@ -30,7 +30,7 @@ class LockOptions(TypedDict, total=False):
 
 
 class OwnedOptions(LockOptions, total=False):
-    """The options of locks that their owner may enter again."""
+    """The options of locks that an owner may enter again."""
 
     owner: str
 

@@ -35,7 +35,7 @@ class AliasSettings(NamedTuple):
     max_hold: float | None = 600.0
     max_queue: int | None = 100
     options: Mapping[str, Any] = MappingProxyType({})
-    connects: bool = False  #: these are the arguments of ``connect()``, and no alias
+    connects: bool = False  #: made by ``connect()``, not for an alias
 
     def __repr__(self) -> str:
         """Without location and options, which may hold a password."""
@@ -43,12 +43,12 @@ class AliasSettings(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What errors call it."""
+        """The name of these settings in errors."""
         return "connect()" if self.connects else f"the lock alias {self.alias!r}"
 
     @property
     def place(self) -> str:
-        """What errors call the location."""
+        """The name of the location in errors."""
         return "the URL" if self.connects else f"the LOCATION of {self.title}"
 
     @property
@@ -59,7 +59,8 @@ class AliasSettings(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether names are the keys of a server, which other clients lock, too."""
+        """Whether lock names are the keys of a Redis server (``?protocol=plain``), so that programs
+        without lockkit can lock the same names."""
         return _is_plain(self.location)
 
     @property
@@ -67,7 +68,7 @@ class AliasSettings(NamedTuple):
         """The location without user, password and query, so that it may be logged."""
         rest = self.location.partition("://")[2]
         where, _, query = rest.partition("?")
-        if "@" in query:  # an unescaped ? or @ in a password: nobody knows where it ends
+        if "@" in query:  # an unescaped ? in a password: nobody knows where that ends
             where = "…"
         return f"{self.scheme}://{where.rpartition('@')[2]}" if self.scheme else ""
 
@@ -80,7 +81,7 @@ def _is_plain(location: str) -> bool:
 
 
 def default_prefix(location: str) -> str:
-    """The default KEY_PREFIX at this location. Empty for keys that other clients lock, too."""
+    """The default KEY_PREFIX at this location. Empty for plain keys: see ``is_plain``."""
     return "" if _is_plain(location) else "lockkit"
 
 
@@ -121,7 +122,8 @@ def read_settings(
 
 
 def _without_default(aliases: Mapping[str, Any]) -> ConfigurationError:
-    """Most code locks in this alias. If it is misspelt, that code locks in a store nobody chose."""
+    """Most code locks in the default alias. If that is misspelt, such code would lock in a store
+    that nobody chose."""
     close = nearest(DEFAULT_ALIAS, aliases)
     hint = f"is {close!r} a misspelling?" if close else "give it a URL."
     return ConfigurationError(
@@ -147,10 +149,10 @@ def empty_variable(where: str) -> ConfigurationError:
 
 
 def state_directory() -> str:
-    """The directory for lockkit's own files; it is made when it is needed. Empty if the user has no
-    home: one below the working directory would not be the same for two jobs."""
+    """The path of the directory for lockkit's own files, which may not exist yet. Empty if the user
+    has no home: a path below the working directory would not be the same for two jobs."""
     state = os.environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(state):  # its specification says to ignore it
+    if not os.path.isabs(state):  # the XDG specification says to ignore a relative path
         state = os.path.expanduser("~/.local/state")
     return os.path.join(os.path.realpath(state), "lockkit") if os.path.isabs(state) else ""
 
@@ -161,7 +163,7 @@ def settings_from_url(location: str, **options: Any) -> AliasSettings:
         check_options("connect()", options, [key.lower() for key in CHECKS if key != "LOCATION"])
     except ConfigurationError as error:
         raise ConfigurationError(
-            f"{error} What the store takes goes into options={{…}}; host, database and password "
+            f"{error} Options of the store go into options={{…}}; host, database and password "
             "into the URL"
         ) from None
     values = {k: CHECKS[k.upper()](f"{k} of connect()", value) for k, value in options.items()}
@@ -180,7 +182,7 @@ PREFIX = r"[ -z|~]{0,64}"
 
 
 def _read_alias(alias: object, entry: object, default_location: str) -> AliasSettings:
-    """An entry is a mapping or, for short, a URL. No error shows it: it may hold a password."""
+    """An entry is a mapping or, for short, a URL. Errors do not show it: it may hold a password."""
     if not isinstance(alias, str) or not alias:
         raise wrong("a key of LOCKKIT", alias, "an alias, such as 'default'")
     where = f"LOCKKIT[{alias!r}]"

@@ -1,9 +1,10 @@
-"""The values that pass between clients, flows and stores.
+"""The values that pass between clients, steps and stores.
 
 Times are seconds (float) at every interface of lockkit, and integer microseconds inside stores.
 The values are named tuples. They are immutable, and made in a third of the time that a frozen
 dataclass takes. They do not need ``dataclasses``, which takes longer to import than all of lockkit.
-Annotations are not texts here: to compile texts, ``typing`` takes a quarter of the import time.
+Annotations are not strings here: ``typing`` would have to compile those, which would take a quarter
+of the import time.
 """
 
 from collections.abc import Callable
@@ -25,7 +26,7 @@ class Unset(Enum):
 UNSET: Final = Unset.UNSET
 
 _SEPARATOR = "\x1f"
-LONGEST_PID = 10  # digits; the text that is read may be anything
+LONGEST_PID = 10  # digits; an owner that is read from a store may be any text
 
 
 class Owner(NamedTuple):
@@ -35,7 +36,7 @@ class Owner(NamedTuple):
     pid: int
     thread: str
     label: str = ""
-    space: str = ""  #: the boot, pid and time namespaces within which a pid means something
+    space: str = ""  #: the boot and the namespaces within which the pid means something
     started: str = ""  #: when the process started: a later process may have the same pid
 
     def __str__(self) -> str:
@@ -87,9 +88,9 @@ class Usage(NamedTuple):
     """The way in which a name is requested."""
 
     kind: Kind = Kind.MUTEX
-    permits: int = 0  #: how many may share the name; 0: no limit of its own
+    permits: int = 0  #: how many may share the name; 0: it sets no limit
     shared: bool = False  #: compatible with other shared claims; otherwise it excludes all
-    owner: str = ""  #: the owner key that may enter again; empty: the thread or the task
+    owner: str = ""  #: the key of the owner that may enter again; empty: the thread or the task
     fair: bool = True  #: waits for its turn; otherwise takes a free name ahead of the waiters
 
 
@@ -102,13 +103,13 @@ class Request(NamedTuple):
     owner: str  #: an encoded Owner
     mode: Mode = Mode.TRY
     max_queue: int | None = None  #: refuse to join a queue of this length
-    max_hold: float | None = None  #: seconds the holder means to renew it at most
+    max_hold: float | None = None  #: for how many seconds the holder renews it at most
     unsure: bool = False  #: an earlier request with this token got no reply
-    number: int = 0  #: the extension's: the store ignores it after one with a larger number
+    number: int = 0  #: of an extension: the store ignores one that comes after a larger number
     kind: Kind = Kind.MUTEX  #: for this and the following fields see Usage
     permits: int = 0
     shared: bool = False
-    entrant: str = ""  #: who may enter again; printable, without spaces
+    entrant: str = ""  #: the key of those that may enter again; printable, without spaces
     fair: bool = True
     queued: bool = False  #: in a release: the token may have only a place in the queue
 
@@ -142,7 +143,7 @@ class Granted(NamedTuple):
     request: Request
     fence: int | None
     deadline: float  #: of the local clock; past it the lease is lost
-    now: float
+    now: float  #: of the local clock: when the grant was received
     whole: bool = True  #: granted for its whole ttl
 
 
@@ -155,18 +156,18 @@ class Busy(NamedTuple):
     holder: str = ""  #: encoded Owner of the holder, if known
     full: bool = False  #: MAX_QUEUE is reached
     age: float | None = None  #: seconds since the holder's grant, if known
-    sessions: int = 0  #: those of this process, if all are in use: the store was not asked
+    sessions: int = 0  #: how many this process has, if all are in use: it did not ask the store
 
 
 class Gone(NamedTuple):
-    """The store does not know this token, or no longer does: draw a new one."""
+    """The store does not know this token, or refuses it from now on: draw a new one."""
 
 
 class Renewal(NamedTuple):
     """The answer to one extend: the seconds left, or None if the lease is not held any more.
 
     ``error``: the record cannot be read or written now, so it is not known whether the lease is
-    extended or lost. The others of the same batch have answers of their own.
+    extended or lost. The other leases of the same batch have answers of their own.
     """
 
     left: float | None
@@ -193,10 +194,10 @@ class LockState(StrEnum):
 
 
 class ClaimReply(IntEnum):
-    """The answer to the claim of a record."""
+    """The answer to ``Records.claim``."""
 
-    NOT_HELD = -1  #: nothing was written: the lease is not held any more
-    TAKEN = 0  #: nothing was written: there is another record
+    NOT_HELD = -1  #: nothing was written, because the lease is not held any more
+    TAKEN = 0  #: nothing was written, because there is another record
     WRITTEN = 1
 
 
@@ -214,7 +215,7 @@ class Waiting(NamedTuple):
 
     owner: Owner
     since: float  #: seconds it has waited
-    alive: bool  #: it was heard of lately
+    alive: bool  #: it has asked the store recently
 
 
 class LockInfo(NamedTuple):
@@ -231,11 +232,11 @@ class LockInfo(NamedTuple):
     left: float | None = None  #: seconds until it expires; negative after that; None: never
     renewed: float | None = None  #: seconds since the grant or the last renewal
     ttl: float | None = None  #: seconds
-    max_hold: float | None = None  #: seconds the holder means to renew it at most
+    max_hold: float | None = None  #: for how many seconds the holder renews it at most
     waiters: int = 0
     waiters_alive: int = 0
     kind: Kind = Kind.MUTEX
-    permits: int = 0  #: how many its holder asked for, if it is a semaphore
+    permits: int = 0  #: if it is a semaphore: the number that its holder asked for
     shared: bool = False  #: others may hold it at the same time
     queue: tuple[Waiting, ...] = ()  #: the first waiters
     damage: str = ""  #: the part that cannot be read, and the command that repairs it
@@ -243,7 +244,7 @@ class LockInfo(NamedTuple):
 
     @property
     def waiting(self) -> float | None:
-        """Seconds that the first live waiter has waited: at most, if ``queue`` shows none."""
+        """Seconds that the first live waiter has waited; at most, if ``queue`` shows none."""
         alive = [each for each in self.queue if each.alive] or self.queue[-1:]
         return alive[0].since if self.waiters_alive and alive else None
 
@@ -254,15 +255,15 @@ class LockInfo(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Some rows of a listing, and where the next page begins; None: that was the last one."""
+    """Some rows of a listing."""
 
     infos: list[LockInfo]
-    cursor: Any = None
+    cursor: Any = None  #: where the next page begins; None: this is the last one
 
 
 class Finding(NamedTuple):
     """A fault or danger in settings, routes or a store: a sentence, and what to do."""
 
-    code: str  #: for adapters, which know how serious it is
+    code: str  #: by which an adapter decides how serious it is
     text: str
     remedy: str
