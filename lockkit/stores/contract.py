@@ -1,4 +1,4 @@
-"""A store: a few steps, each atomic in the store, and the traits that it has as base classes.
+"""A store: a few steps, each atomic in the store. Its traits, what it can do, are base classes.
 
 To write one: subclass Store and the traits that it keeps, and subclass
 ``lockkit.testing.conformance.StoreConformance`` in your tests. docs/writing-a-store.md has a
@@ -6,15 +6,15 @@ complete example. A step does not loop, retry or wait long: ``engine`` does that
 
 The rules, each of which the suite tests for every store:
 
-1. The same token gets the same answer, with what is left of its grant. A grant by message may be
-   for less than the ttl; it gets the whole ttl when its waiter polls. It may count as held past its
-   time, until somebody takes the name or it is extended once.
-2. ``left`` of a grant counts from before the step's first exchange, and may be less than was asked.
+1. The same token gets the same answer, with the time left of its grant. A grant by message may be
+   for less than the ttl. It gets the whole ttl when its waiter polls. Until it is extended once, it
+   may count as held past its time, as long as nobody else takes the name.
+2. ``left`` of a grant counts from before the step's first exchange. It may be less than the ttl.
 3. BackendUnavailable means that nothing of the whole step was applied. Once one exchange has
    changed something, or may have, a failure is OutcomeUnknown.
 4. ``release`` of a request that is ``unsure`` undoes an acquire that may still be under way.
 5. A payload is one request, never a helper of the driver that sends several.
-6. Exchanges on one route are applied in the order sent, also after one that was cancelled.
+6. Exchanges on one route are applied in the order in which they are sent, even if one is cancelled.
 7. No mutex is held across a ``yield``.
 """
 
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 
 
 class Store(ABC):
-    """What every store can do. Names are valid lock names; the store adds the key prefix.
+    """Base class of all stores. Names are valid lock names; the store adds the key prefix.
 
     Errors: BackendUnavailable when the request was certainly not applied, OutcomeUnknown when it
     was sent and no reply came.
     """
 
-    most: int | None = None  #: claims that its process can have at once; None: any number
+    most: int | None = None  #: how many claims this process can have at once; None: any number
 
     @classmethod
     @abstractmethod
@@ -59,8 +59,8 @@ class Store(ABC):
         """Make one; no I/O. Unknown options raise ConfigurationError."""
 
     def for_asyncio(self) -> Store:
-        """The store for asyncio clients. Default: this one, so that they share what it keeps in
-        this process."""
+        """The store for asyncio clients. Default: this one, so that blocking and asyncio clients
+        share what it keeps in this process."""
         return self
 
     @abstractmethod
@@ -75,7 +75,7 @@ class Store(ABC):
 
     @abstractmethod
     def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
-        """One attempt."""
+        """One attempt, which does not wait."""
 
     @abstractmethod
     def release(self, request: Request) -> Step[Release]:
@@ -84,15 +84,15 @@ class Store(ABC):
 
     @abstractmethod
     def extend(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
-        """Set what is left of each claim to its ttl, in one or a few round trips.
+        """Set the time left of each claim to its ttl, in one or a few round trips.
 
         An extension with a smaller number than the claim's last one changes nothing: its answer
-        says what is left. An unreadable record is an error in its own answer, and in no other.
+        is the time left. An unreadable record is an error in its own answer, and in no other.
         """
 
     def renew(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
-        """Like ``extend``, for the watchdog. It soon retries a failure, so do not wait for anything
-        that delays the other leases. Default: ``extend``."""
+        """Like ``extend``, for the watchdog, which soon retries a failure. So do not wait for
+        anything that delays the other leases. Default: ``extend``."""
         return self.extend(requests)
 
     def withdraw(self, request: Request) -> Step[Release]:
@@ -116,8 +116,9 @@ class Store(ABC):
         return ""
 
     def prefixes(self) -> Step[Mapping[str, bool | None] | None]:
-        """The other key prefixes that clients have locked with there, and whether each has anything
-        in the store now; None: it refuses to tell. Writes nothing. Default: None, not known."""
+        """The other key prefixes with which clients have locked here. For each: whether it has
+        anything in the store now; None if the server refuses to tell. Writes nothing. Default:
+        None, not known."""
         return at_once(None)
 
     def ddl(self) -> str:
@@ -134,31 +135,31 @@ class Store(ABC):
 
 
 class Waited(Store):
-    """Claims wait in the store. When the name is free, it wakes one of them, in any order."""
+    """Claims can wait. When the name becomes free, one of them is woken, in any order."""
 
     @abstractmethod
     def wait(self, request: Request, seconds: float, busy: Busy) -> Step[Grant | None]:
         """Wait for a grant by message, for ``seconds`` at most. None: ask again.
 
-        ``busy`` is the last answer; a message counts only for its ticket. The ``left`` of a grant
-        by message counts from the moment at which the request with that answer was sent.
+        ``busy`` is the last answer; a message counts only if it is for that ticket. The ``left`` of
+        a grant by message counts from the moment at which the request with that answer was sent.
         """
 
     def listen(self, request: Request) -> Step[bool]:
-        """Called before a claim waits. True: it was only tried, and may now join the queue, so ask
-        again. Default: it has joined at once."""
+        """Called before a claim waits. True: the last attempt did not join the queue, and the next
+        one will, so ask again. Default: False, the claim has joined already."""
         return at_once(False)
 
 
 class Direct(Waited):
-    """An attempt and a release are one exchange each. One that ends well needs no step.
+    """An attempt and a release are one exchange each. If it succeeds, the client needs no step.
 
-    It is quicker, and promises nothing more, so it is not among ``TRAITS``.
+    That is quicker, but users can do nothing more with it, so it is not among ``TRAITS``.
     """
 
     @abstractmethod
     def asked(self, request: Request) -> Exchange | None:
-        """The exchange of an attempt. None: this one needs more, so use ``acquire``."""
+        """The exchange of an attempt. None: this one needs several, so use ``acquire``."""
 
     def answered(self, request: Request, reply: Any) -> Grant | Busy | Gone | None:
         """The answer in the reply; None: ``acquire`` goes on. Default: the reply itself."""
@@ -167,7 +168,7 @@ class Direct(Waited):
 
     @abstractmethod
     def returned(self, request: Request) -> Exchange | None:
-        """The exchange of a release of a lease. None: it needs more, so use ``release``."""
+        """The exchange of a release of a lease. None: it needs several, so use ``release``."""
 
     def taken_back(self, request: Request, reply: Any) -> Release:
         """The answer in the reply. Default: the reply itself."""
@@ -175,7 +176,8 @@ class Direct(Waited):
         return answer
 
     def unanswered(self, request: Request, error: BaseException) -> BaseException | None:
-        """Called when no answer comes. The error for the step; None: the step asks by itself."""
+        """Called when the exchange fails with this error. Returns the one that the step raises;
+        None: the step asks the store again."""
         return error
 
 
@@ -184,7 +186,7 @@ class Queued(Waited):
 
 
 class Pushed(Queued):
-    """Its waiters are woken by messages, and need not poll."""
+    """Waiters are woken by messages, and need not poll."""
 
 
 class Fenced(Store):
@@ -196,12 +198,12 @@ class Shared(Store):
 
 
 class Reentrant(Store):
-    """An owner may enter again from any process. Otherwise: only within its process."""
+    """An owner may enter again from any process. Without this trait: only within one process."""
 
 
 class Buried(Store):
-    """A release that is ``unsure`` leaves a tombstone. Otherwise an acquire that arrives after it
-    has the name for one TTL."""
+    """A release that is ``unsure`` leaves a tombstone, which refuses the token. Without this trait,
+    an acquire that arrives after the release holds the name for one TTL."""
 
 
 class Durable(Store):
@@ -217,7 +219,7 @@ class Sessioned(Store):
 
 
 class Capped(Store):
-    """Leases last for less than was asked for, and are renewed more often."""
+    """Leases may be granted for less than the requested ttl, and are then renewed more often."""
 
 
 class ProcessLocal(Store):
@@ -235,13 +237,14 @@ class Listed(Store):
     def page(self, name: str | None, cursor: Any = None) -> Step[Page]:
         """Some of the names that are held, abandoned or queued for, or just this one.
 
-        It writes nothing. A name whose record cannot be read is ``damaged``, if a step depends on
-        it. If another version of lockkit wrote it, the error is raised after all the others.
+        It writes nothing. If a record that the steps need cannot be read, its name is listed as
+        ``damaged``. If another version of lockkit wrote it, LayoutMismatch is raised at the end.
         """
 
     @abstractmethod
     def break_(self, name: str, fence: int, by: str = "") -> Step[bool]:
-        """An operator's release of exactly the holder with this fence. ``by``: who, and why."""
+        """An operator releases the holder with this fence, and no other. ``by``: who, and why.
+        False: there is no such holder any more."""
 
     def last_words(self, name: str | None = None) -> Step[list[LockInfo]]:
         """The last words of leases that ended without a release in the last day: of a thousand at
@@ -253,9 +256,9 @@ class Listed(Store):
         return next((info for info in words if info.fence == fence), None)
 
     def repair(self, name: str) -> Step[bool]:
-        """Delete what is kept of a name, in one step with the proof that it cannot be read.
+        """Delete the record of a name if it cannot be read. Check and deletion are atomic.
 
-        False: it can be read, so nothing was done. Default: nothing is ever damaged.
+        False: it can be read, so nothing was done. Default: False, nothing is ever damaged.
         """
         return at_once(False)
 

@@ -27,12 +27,12 @@ class _Waiter:
     def __init__(self, token: str) -> None:
         self.token = token
         self.signal = Signal()
-        self.alive = 0.0  #: until then: an interrupted waiter may stay in the queue
-        self.asks = False  #: the store was asked, and may grant it
+        self.alive = 0.0  #: it counts until then: an interrupted waiter may stay in the queue
+        self.asks = False  #: a request is under way, and the store may grant it
 
 
 class FairQueue(Waited):
-    """The steps of a store, behind a queue of this process."""
+    """A store whose claims go through a queue of this process first."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -101,7 +101,7 @@ class FairQueue(Waited):
         if waiter is not None and not request.unsure:
             if not waiter.asks:
                 return Release.ABSENT  # it was only a place in our own queue
-            request = request._replace(unsure=True)  # interrupted: the store may still grant it
+            request = request._replace(unsure=True)  # its acquire may still be under way
         try:
             return (yield from self._store.release(request))
         finally:
@@ -123,7 +123,7 @@ class FairQueue(Waited):
         return queue
 
     def _place(self, request: Request) -> tuple[int, _Waiter | None]:
-        """How many are ahead of it, and its waiter if it waits already."""
+        """How many waiters are ahead of the request, and its own waiter if it waits already."""
         with self._mutex:
             queue = self._alive(request.name)
             for ahead, waiter in enumerate(queue):
@@ -133,7 +133,8 @@ class FairQueue(Waited):
             return len(queue), None
 
     def _join(self, request: Request) -> int | None:
-        """How many are ahead of it; None: the queue is full. Others may have come meanwhile."""
+        """Join the queue. Returns how many waiters are ahead; None: the queue is full. Others may
+        have joined since ``_place`` was called."""
         waiter = _Waiter(request.token)
         waiter.alive = now() + alive_for(request.ttl)
         with self._mutex:

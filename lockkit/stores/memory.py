@@ -45,7 +45,7 @@ from lockkit.stores.wires import AsyncWire
 T = TypeVar("T")
 
 _EPOCH = time.time() - now()
-"""Makes the monotonic clock look like a wall clock, so that fences share the stores' domain."""
+"""Added to the monotonic clock, it gives wall-clock time, as the fences of the other stores do."""
 
 
 class MemoryStore(Pushed, Fenced, Shared, Reentrant, Buried, Listed, ProcessLocal):
@@ -108,7 +108,7 @@ class MemoryStore(Pushed, Fenced, Shared, Reentrant, Buried, Listed, ProcessLoca
         return self._step(request.name, lambda s, t: grant.extend(s, request, t))
 
     def wait(self, request: Request, seconds: float, busy: Busy) -> Step[Grant | None]:
-        """Wait until another step grants this claim. The flow then asks for it."""
+        """Wait until another step grants this claim. The waiter then asks for it."""
         with self._mutex:
             state = self._states.get(request.name)
             if state is None or not any(w.token == request.token for w in state.queue):
@@ -163,8 +163,8 @@ class MemoryStore(Pushed, Fenced, Shared, Reentrant, Buried, Listed, ProcessLoca
         return outcome.reply
 
     def _sweep(self, moment: int, most: int = 2) -> None:
-        """For each new name, look at the two that were not looked at for longest. Otherwise an
-        abandoned name that nobody asks for again would stay for ever."""
+        """Clean up the names that were not looked at for longest: two for each new name. Otherwise
+        an abandoned name that nobody asks for again would stay for ever."""
         for _ in range(min(most, len(self._states))):
             name, state = next(iter(self._states.items()))
             if state.sweep(moment):

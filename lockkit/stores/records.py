@@ -25,11 +25,11 @@ class Records(Protocol):
     def claim(
         self, name: str, fence: int, payload: bytes, ttl: float, *, running: bool, replaces: bool
     ) -> Step[ClaimReply]:
-        """Write while the lease is held. ``replaces``: also over one that an older lease left."""
+        """Write if the lease is held. ``replaces``: also over a record that an older lease left."""
 
     def finish(self, name: str, fence: int, payload: bytes, ttl: float) -> Step[bool]:
-        """Write the end over the record with this fence, if it is there, or has
-        expired under the lease with this fence. Returns whether it was written."""
+        """Write the end over the record with this fence, if it is there. If it has expired, write
+        only if the lease with this fence is still held. Returns whether it was written."""
 
     def drop(self, name: str, fence: int) -> Step[bool]:
         """Forget the running record with this fence."""
@@ -37,11 +37,12 @@ class Records(Protocol):
     def resolve(
         self, name: str, fence: int, payload: bytes, ttl: float, *, by: str = "", owner: str = ""
     ) -> Step[bool]:
-        """An operator ends the orphan with this fence; no payload: forget it. ``by`` (who, and why)
-        and ``owner`` go into the last words of the name."""
+        """An operator ends the orphan with this fence; an empty payload deletes it. ``by`` (who,
+        and why) and ``owner`` go into the last words of the name."""
 
     def mark(self, name: str) -> Step[None]:
-        """List the record from now on, although it has ended: it cannot be read."""
+        """Have ``orphans`` list the record from now on, even if it has ended, because it cannot be
+        read."""
 
     def repair(self, name: str, is_damaged: Callable[[StoredRecord], bool]) -> Step[bool]:
         """Delete the record of this name if it is damaged, and nobody holds its lock."""
@@ -49,8 +50,9 @@ class Records(Protocol):
     def orphans(
         self, name: str | None = None, cursor: Any = None
     ) -> Step[tuple[list[tuple[str, StoredRecord]], Any]]:
-        """A page of records, and the cursor of the next: those that run while nobody holds their
-        lock, and those that were marked. With a name: its record, even if it has ended."""
+        """A page of records, and the cursor of the next page. It lists records that run while
+        nobody holds their lock, and those that were marked. With a name: its record, even if it has
+        ended."""
 
     def health(self) -> Step[list[Finding]]:
         """Dangers to records in the store's configuration. Errors as in ``Store.health``."""
@@ -59,4 +61,4 @@ class Records(Protocol):
         """Dangers of records to the locks on the same server."""
 
     def server(self) -> Step[str | None]:
-        """An identity that no other server has; None: it is not known."""
+        """A text that identifies the server: no other one has it. None: it is not known."""

@@ -52,9 +52,10 @@ OF_SQLALCHEMY = {"sqlalchemy", "postgresql", "mysql", "mariadb"}
 WITH_MODES = {*OF_SQLALCHEMY, "django"}
 
 NAMED = ("postgresql", "mysql", "mariadb")
-"""Schemes of databases whose URL itself leads to them, without an alias or an engine."""
+"""Schemes whose URL itself names the database, unlike an alias of Django's or an engine."""
 
 DATABASES = {"psycopg", "pgsql", "oracle", "mssql"}
+"""Unknown schemes that are answered with a hint at those of databases."""
 
 OF_A_CLUSTER = "redis://", "lockkit.stores.redis.handed_cluster:HandedClusterStore", "client"
 
@@ -64,8 +65,8 @@ HANDED_OVER = {
     "redis": ("redis://", "lockkit.stores.redis.handed:HandedStore", "client"),
     "sqlalchemy": ("sqlalchemy://", None, "engine"),
 }
-"""The LOCATION, the BACKEND and the option for a client of another library, by the module or the
-package of its class."""
+"""For a client that is handed over: the LOCATION, the BACKEND and the name of its option, by the
+module or the package of its class."""
 
 
 def load_store(settings: AliasSettings) -> Store:

@@ -10,13 +10,14 @@ from typing import Any, Final
 from lockkit.model.errors import BackendUnavailable, StoreRefused
 
 POSTGRESQL_REFUSED: Final = ("28", "3D000", "42501", "25006")
-"""How codes begin: authorization, a missing database or permission, a read-only server."""
+"""Beginnings of the codes of refusals: authorization, a missing database or permission, a
+read-only server."""
 
 POOLERS: Final = "08P01"
 """The code of PgBouncer's own errors."""
 
 STATEMENT_MODE: Final = "statement pooling mode"
-"""PgBouncer's words."""
+"""Words of PgBouncer's errors in this mode, in which it allows no transactions."""
 
 POSTGRESQL_REFUSALS: Final = (
     "authentication failed",
@@ -25,7 +26,7 @@ POSTGRESQL_REFUSALS: Final = (
     "does not exist",
     STATEMENT_MODE,
 )
-"""Words of libpq's errors: before a session begins, they have no code."""
+"""Words of libpq's errors of a refusal: before a session begins, they have no code."""
 
 MYSQL_LOST: Final = frozenset({0, 1053, 1077, 1158, 1159, 1160, 1161, 1927, 2002, 2003, 2006, 2013,
                                2014, 2027, 2055, 4031})  # fmt: skip
@@ -39,14 +40,16 @@ is read only."""
 
 
 def postgresql_refuses(code: str, error: BaseException) -> bool:
-    """Limit: before a session begins, a refusal in another language counts as unavailable."""
+    """Whether the server is up, but refuses. Limit: before a session begins, a refusal in another
+    language than English counts as unavailable."""
     return code.startswith(POSTGRESQL_REFUSED) or (
         code in {"", POOLERS} and any(words in str(error) for words in POSTGRESQL_REFUSALS)
     )
 
 
 def raise_unless_rsa_is_missing(error: BaseException) -> None:
-    """PyMySQL raises a RuntimeError if it lacks RSA for a password of MySQL's default kind."""
+    """Raise a RuntimeError, but not PyMySQL's about a missing ``cryptography``, which it needs for
+    a password of MySQL's default kind."""
     if isinstance(error, RuntimeError) and "cryptography" not in str(error):
         raise error
 
@@ -81,13 +84,13 @@ def current(password: object) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """Without the lines that follow, which can quote the statement."""
+    """The error's text without its other lines, which can quote the statement."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def shut_down(descriptor: int, is_closed: Callable[[], bool] = lambda: False) -> None:
-    """Make the user of this socket fail; closing it is for that user. ``is_closed``: whether it was
-    closed, so that the number may be another socket's by now."""
+    """Shut a socket down, so that its user fails, and closes it. ``is_closed``: whether the user
+    has closed it already, so that the descriptor may be another socket's by now."""
     with (
         suppress(OSError),
         socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM) as copy,

@@ -1,8 +1,8 @@
-"""TLS of database servers: those on other hosts must prove who they are, unless a URL says not.
+"""TLS of database servers: those on other hosts must prove who they are, unless a URL waives it.
 
 The rule is that of ``rediss://`` and of ZooKeeper's ``ssl``: the certificate must be one that this
-Python trusts, for the name that was asked for. Limit: the drivers' own files (a service of libpq's,
-an option file of MySQL's) are not read here; what they say about TLS holds.
+Python trusts, for the host that is connected to. Limit: the drivers' own files (a service of
+libpq's, an option file of MySQL's) are not read here; what they say about TLS applies.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from lockkit.model.checks import Unshown, wrong
 from lockkit.model.errors import ConfigurationError
 
 BUNDLES: Final = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
-"""Files of authorities' certificates, if Python names none. libpq takes one file."""
+"""Files of authorities' certificates, if Python names none. libpq takes only one file."""
 
 OWN_ROOTS: Final = "~/.postgresql/root.crt"
 """The authorities that libpq trusts by default."""
 
 AUTHORITY, IDENTITY = "VERIFY_CA", "VERIFY_IDENTITY"
 MODES: Final = ("DISABLED", "REQUIRED", AUTHORITY, IDENTITY)
-"""Those of MySQL's own programs: no TLS; TLS with any server; with one that an authority has
-certified; with one that it has certified for this name."""
+"""The modes of MySQL's own programs: no TLS; TLS with any server; with a server that an authority
+has certified; with a server that it has certified for this host name."""
 
 FILES: Final = ("ssl_ca", "ssl_capath", "ssl_cert", "ssl_key")
 CAS: Final = {"ca", "capath"}
@@ -45,7 +45,7 @@ def remedy(text: str) -> str:
 
 
 def is_here(host: str) -> bool:
-    """Whether it is a socket file or a loopback address, so that what is sent stays here."""
+    """Whether it is a socket file or a loopback address, so that nothing leaves this host."""
     if host in {"", "localhost"} or host.startswith(("/", "@")):
         return True
     try:
@@ -55,7 +55,7 @@ def is_here(host: str) -> bool:
 
 
 def for_libpq(said: Mapping[str, Any]) -> dict[str, str]:
-    """The parameters to add for libpq."""
+    """The parameters to add for libpq to those that are given (``said``)."""
     environ = {key[2:].lower(): value for key, value in os.environ.items() if key[:2] == "PG"}
     known = {**environ, **{key: value for key, value in said.items() if value is not None}}
     hosts = known.get("hostaddr") or known.get("host") or ""
@@ -92,7 +92,7 @@ def for_mysql(driver: str, host: str, said: MutableMapping[str, Any], where: str
 
 
 def _for_mysqlclient(mode: str, files: dict[str, str], where: str) -> dict[str, Any]:
-    """The C library below mysqlclient speaks TLS if it is given any file."""
+    """The C library of mysqlclient speaks TLS if it is given any file."""
     if mode == "REQUIRED":  # MariaDB's library goes on in plain text
         raise ConfigurationError(
             f"{where} says ssl_mode=REQUIRED, but mysqlclient goes on without TLS "
@@ -117,8 +117,8 @@ def _needs_strictness(where: str) -> None:
 
 
 def context(mode: str, files: Mapping[str, Any], where: str) -> ssl.SSLContext:
-    """``files``: by their names in FILES, without ``ssl_``. ``where``: the setting that has them,
-    for errors. Raises ConfigurationError."""
+    """A TLS context. ``files``: their paths, by the names in FILES without ``ssl_``. ``where``: the
+    setting that names them, for errors. Raises ConfigurationError."""
     if files.get("key") is not None and files.get("cert") is None:
         raise ConfigurationError(
             f"{where} has a key for TLS (ssl_key, ssl_keyfile) without its certificate (ssl_cert, "

@@ -27,7 +27,8 @@ class AsyncWire(Protocol):
     """Performs effects in the tasks of one event loop.
 
     If its connections need no loop, it may have ``without_loop()``, which returns a Wire over them.
-    At the exit, that one releases what is held. Otherwise another store is made and connects.
+    When the interpreter exits, that Wire is used to release what is held. Otherwise another store
+    is made for that, and connects.
     """
 
     async def exchange(self, exchange: Exchange, /) -> Any: ...
@@ -50,8 +51,8 @@ class AsyncGatheringWire(AsyncWire, Protocol):
 
 
 def tell_doubts(wire: Wire | AsyncWire, doubt: Callable[[], object]) -> None:
-    """Have the wire call a bound method, while its object lives, when it hears that leases may be
-    over: at the end of a session, for example.
+    """Have the wire call a bound method when it hears that leases may be over, for example at the
+    end of a session. The object of the method is not kept alive.
 
     Only a wire with ``when_in_doubt(tell)`` does so. An asyncio wire calls ``tell`` in its event
     loop, another one in any thread.
