@@ -9,9 +9,10 @@ if TYPE_CHECKING:
 
 
 def create_table(engine: sqlalchemy.Engine) -> None:
-    """Make the lock table in the database of a server, if it is not there. A Django project gets
-    it by ``manage.py migrate`` and need not call this."""
-    from lockkit.stores.sql.dialect import load_dialect  # a file needs nothing of the servers'
+    """Make the lock table in a PostgreSQL, MySQL or MariaDB database, if it is missing. Raises the
+    errors of SQLAlchemy. Not for SQLite: a file gets its table at the first lock. A Django project
+    gets the table by ``manage.py migrate`` and need not call this."""
+    from lockkit.stores.sql.dialect import load_dialect  # here, as locks in a file do not need it
     from lockkit.stores.sql.vendors import VENDORS
 
     with engine.begin() as connection:

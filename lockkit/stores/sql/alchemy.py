@@ -1,9 +1,9 @@
 """``postgresql://…``, ``mysql://…``, ``mariadb://…``, ``sqlalchemy+<URL>``, or ``sqlalchemy://``
 with OPTIONS {"engine": engine}: the database of an application that uses SQLAlchemy.
 
-A server has a table in that database, made by ``create_table(engine)``. Connections are our own:
-the engine's pool is not touched, so a request that waits for a lock while it has a connection
-cannot use it up. SQLite has a file beside the database; see ``beside``.
+On a server, the locks are in a table of that database, made by ``create_table(engine)``. lockkit
+opens connections of its own, so requests that wait for locks cannot use up the engine's pool. For
+SQLite, the locks are in a file beside the database; see ``beside``.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ REMEDY: Final = (
 
 
 class SQLAlchemyStore(SQLStore):
-    """Locks in the database of an SQLAlchemy engine. OPTIONS: ``engine``, or ``password``;
-    ``timeout``, seconds a step waits for other writers; ``take_over_dead``, as for SQLite, if that
-    is the database."""
+    """Locks in the database of an SQLAlchemy engine. OPTIONS: ``engine``, or ``password`` for the
+    URL; ``timeout``, seconds a step waits for other writers; ``take_over_dead``, only for SQLite,
+    see ``SQLiteStore``."""
 
     @classmethod
     def from_settings(cls, settings: AliasSettings) -> SQLStore:
@@ -95,7 +95,7 @@ class EngineConnector(Connector):
         module = self.engine.dialect.loaded_dbapi
         try:
             made = self.engine.raw_connection()
-            made.detach()  # so that closing it closes it
+            made.detach()  # or closing it would give it back to a pool
         except (self._failure, module.Error, RuntimeError) as error:
             raise_unless_rsa_is_missing(error)
             raise self._vendor.no_connection(getattr(error, "orig", None) or error) from error

@@ -15,7 +15,8 @@ from lockkit.stores.sql.sqlite import SQLiteConnector
 
 
 def connector_beside(database: str) -> SQLiteConnector:
-    """For the database of that name, as Django and SQLAlchemy know it; in memory or in a file."""
+    """The connector for the locks of an application with this database, in memory or in a file.
+    ``database``: its name in Django and SQLAlchemy."""
     path = path_beside(database)
     return TemporaryConnector() if path is None else SQLiteConnector(path)
 
@@ -34,15 +35,15 @@ def path_beside(database: str) -> Path | None:
 
 
 def _path_in(uri: str) -> str:
-    """As SQLite reads it."""
+    """The path in a ``file:`` URI, as SQLite reads it."""
     path = re.split("[?#]", uri.removeprefix("file:"))[0]
     return unquote(re.sub("^//(localhost)?(?=/)", "", path), errors="surrogateescape")
 
 
 class TemporaryConnector(SQLiteConnector):
-    """A temporary file, for a database in memory, which no other process can see either.
+    """A temporary file, for a database in memory. No other process uses either of them.
 
-    It is removed when the store is closed and at the end of the process that made it.
+    The file is removed when the store is closed, or at the end of the process that made it.
     """
 
     def __init__(self) -> None:
@@ -65,6 +66,6 @@ class TemporaryConnector(SQLiteConnector):
 
 
 def _remove(directory: str, generation: int) -> None:
-    """Not in a forked child: the directory is its parent's."""
+    """Remove the directory, but not in a forked child: it is the parent's."""
     if generation == process.generation():
         shutil.rmtree(directory, ignore_errors=True)

@@ -17,16 +17,17 @@ FREE: Final = ""
 """The state of a name that nobody holds or waits for. Its row stays, for its fencing token."""
 
 LAYOUT: Final = 4
-"""Changes when an older lockkit could misread a row; releases of two layouts must not be mixed."""
+"""The version of the format. It changes when an older lockkit could misread a row. Releases of
+lockkit with different layouts must not be mixed."""
 
 WHOLE: Final = 9_000_000_000_000_000
-"""Microseconds until the year 2255: no number of ours is as large."""
+"""Microseconds from 1970 to the year 2255: every number that lockkit writes is smaller."""
 
 CHANNEL_MOST: Final = 63
-"""Bytes of a channel that PostgreSQL still takes."""
+"""The most bytes of a channel in PostgreSQL. lockkit's channels and tokens are shorter."""
 
 MARK: Final = "t"
-"""A placeholder for a token. In our JSON, no such text comes before it."""
+"""A placeholder for a token. In the JSON of a state, no equal text comes before the token."""
 
 _dump = json.JSONEncoder(separators=(",", ":")).encode
 _load = json.JSONDecoder().decode
@@ -34,7 +35,7 @@ _load = json.JSONDecoder().decode
 
 @functools.lru_cache(1024)
 def row_id(prefix: str, name: str) -> str:
-    """SHA-256 of the prefix and the name, each with its length before it: no two names share it."""
+    """SHA-256 of the prefix and the name, each after its length, so that no two names share it."""
     one, two = prefix.encode(errors="surrogatepass"), name.encode(errors="surrogatepass")
     return hashlib.sha256(b"%d:%b%d:%b" % (len(one), one, len(two), two)).hexdigest()
 
@@ -45,7 +46,8 @@ def token_digest(token: str) -> str:
 
 
 def encode(state: State) -> str:
-    """JSON of what is held and waited for; FREE if nothing is. The fence has its own column."""
+    """JSON of the holders, the queue and the tombs; FREE if there are none. The fence has a column
+    of its own."""
     if not (state.holders or state.queue or state.tombs):
         return FREE
     document: dict[str, object] = {"v": LAYOUT}
@@ -82,9 +84,10 @@ def encode(state: State) -> str:
     return _dump(document)
 
 
-@functools.lru_cache(256)  # the release has that of its acquire
+@functools.lru_cache(256)  # a release needs the text of its acquire again
 def taken(request: Request) -> str:
-    """The state of a name that was free before this request took it, whenever that was."""
+    """The encoded state of a name that was free when this request took it. It is the same whenever
+    that was: see ``_is_as_taken``."""
     form = request.shared, request.entrant, request.permits
     around = _around(request.owner, request.ttl, request.max_hold, request.kind, form)
     return token_digest(request.token).join(around)
@@ -102,8 +105,8 @@ def _around(
 
 
 def _is_as_taken(state: State) -> bool:
-    """Whether there is one holder, unchanged since its grant. Then the fence tells all moments, and
-    the statements that take and free a name know the state."""
+    """Whether there is one holder, unchanged since its grant. Then all its times follow from the
+    fence and are left out, so that the statements that take and free a name know the whole text."""
     if len(state.holders) != 1 or state.queue or state.tombs:
         return False
     (h,) = state.holders
@@ -112,12 +115,12 @@ def _is_as_taken(state: State) -> bool:
 
 
 def _form(claim: Holder | Waiter) -> tuple[object, ...]:
-    """The fields that the claims of a mutex do not need."""
+    """The fields that only shared and reentrant claims need."""
     return (claim.shared, claim.entrant, claim.permits) if claim.shared or claim.entrant else ()
 
 
 def is_whole(value: object) -> bool:
-    """Whether it can be a moment, a number or a duration of ours, so that it can be compared."""
+    """Whether lockkit can have written this as a moment, a number or a duration."""
     return type(value) is int and 0 <= value < WHOLE
 
 
@@ -144,7 +147,7 @@ def damaged_record(what: str) -> DamagedRecord:
 
 
 def _document(text: object) -> dict[str, Any]:
-    """We write nothing but ASCII."""
+    """The JSON in a state. A text that is not ASCII is damaged, as lockkit writes only ASCII."""
     if not (isinstance(text, str) and text.isascii()):
         raise TypeError("not a text of ours")
     document: dict[str, Any] = _load(text)
@@ -190,7 +193,7 @@ def _is_claim(claim: Holder | Waiter) -> bool:
 
 
 def _is_sayable(value: object) -> bool:
-    """Whether every database can send it: tokens and channels of ours are such texts."""
+    """Whether a database can send it in a message, like lockkit's own tokens and channels."""
     return (
         isinstance(value, str)
         and len(value) < CHANNEL_MOST
@@ -207,7 +210,7 @@ _CHECKS: Final[dict[str, Callable[[object], bool]]] = {
     "token": _is_sayable,
     "channel": _is_sayable,
 }
-"""By the types of fields; for two fields, by their names."""
+"""The checks by the type of a field; for ``token`` and ``channel``, by its name."""
 
 _FIELDS: Final = {
     kind: [(f.name, _CHECKS.get(f.name) or _CHECKS[str(f.type)]) for f in fields_of(kind)]

@@ -34,7 +34,7 @@ class Stale(Missed):
 class Result(NamedTuple):
     rows: Sequence[Sequence[Any]]
     changed: int  #: rows
-    last: int = 0  #: the fence, if it was not read: MySQL's LAST_INSERT_ID, SQLite's clock
+    last: int = 0  #: the new fence, if no row tells it: MySQL's LAST_INSERT_ID, SQLite's clock
 
 
 class Connection(ABC):
@@ -57,18 +57,18 @@ class Connection(ABC):
     """Says whether the socket can be read from."""
 
     ends_in_time = False
-    """Whether it gives up a server that hangs. Otherwise its steps must be ended."""
+    """Whether it gives up a server that hangs by itself. Otherwise ``guard`` ends its steps."""
 
     brings_messages = False
-    """Whether it can hear: see ``Connector.listen``."""
+    """Whether it can receive messages: see ``Connector.listen``."""
 
     @abstractmethod
     def execute(self, statement: str, parameters: Parameters) -> Result:
         """Run one statement with ``:named`` parameters."""
 
     def is_stale(self) -> bool:
-        """Whether there is something to read before anything was asked: usually that it is over.
-        Then no statement that writes is sent over it."""
+        """Whether there is something to read although nothing was asked. Usually it is the end of
+        the connection, so no statement is sent over it any more."""
         return self.descriptor is not None and bool(self.poll(0))
 
     def reads_from(self, descriptor: int | None) -> None:
@@ -78,13 +78,13 @@ class Connection(ABC):
             self.poll = native.poll(descriptor)
 
     def within_time(self, step: Callable[[Connection], T]) -> T:
-        """Do a step; end it if it takes too long."""
+        """Do a step. If the server hangs, the step fails after STEP_SECONDS: see ``guard``."""
         if self.descriptor is None or self.ends_in_time:
             return step(self)
         return limited(self.descriptor, functools.partial(step, self))
 
     def messages(self, seconds: float) -> list[str]:
-        """Like an ``Ear``."""
+        """See ``Ear.messages``."""
         raise NotImplementedError
 
     @abstractmethod
@@ -117,34 +117,35 @@ class Connector(ABC):
         """Open one. Raises like Connection."""
 
     def identity(self) -> object:
-        """What a connection opened now would lead to; when it changes, a new one is opened.
-        Default: it never does.
+        """Identifies the database to which a connection opened now would lead. When it changes, a
+        new connection is opened. Default: it never changes.
 
         Asked before every step, so it must cost microseconds and do no network I/O.
         """
         return None
 
     def listen(self, channel: str) -> Ear:
-        """Raises like Connection; UnsupportedCapability."""
+        """Hear the messages of this channel. Raises like Connection; and UnsupportedCapability if
+        the driver brings no messages."""
         connection = self.connect()
         try:
             _subscribe(connection, connection.dialect.hear.replace(":channel", channel))
-        except BaseException:  # nobody else knows of it
+        except BaseException:  # nobody else would close it
             connection.close()
             raise
         return connection
 
     def tell(self, channel: str, token: str) -> None:
-        """Send a message, where no statement does. Raises nothing: a message is a hint. Default:
-        it sends none."""
+        """Send a message, for a database whose statements cannot. Raises nothing: such a message
+        is only a hint. Default: sends none."""
         return
 
     def suspicion(self) -> str:
-        """Why its messages may not come."""
+        """A guess why messages do not come, for the log."""
         return "Is there a transaction pooler in between? Give locks a URL that leads past it"
 
     def has_anything(self) -> bool:
-        """False: nobody has ever locked there, and connecting would make the store."""
+        """False: nobody has ever locked there, and connecting would make the file."""
         return True
 
     def described(self) -> str:
@@ -152,7 +153,7 @@ class Connector(ABC):
         return ""
 
     def forget(self) -> None:
-        """Called when all is closed: remove what was temporary. Default: nothing was."""
+        """Called when all connections are closed, to remove temporary files. Default: none."""
         return
 
 
@@ -163,13 +164,14 @@ def _subscribe(connection: Connection, statement: str) -> None:
 
 
 _inherited: list[Connection] = []
-"""Connections of the parent process: never closed here, for that would end them there."""
+"""Connections of the parent process. They are never closed here: that would end them there."""
 
 
 class OneConnection:
     """One connection, opened when it is needed and used by one thread at a time.
 
-    A step takes it out and puts it back, so nobody meets one whose step was interrupted.
+    A step takes it out and puts it back, so that a connection whose step was interrupted is never
+    used again.
     """
 
     def __init__(self, connector: Connector) -> None:
@@ -180,15 +182,15 @@ class OneConnection:
         process.around_fork(self._before_fork, self._in_parent)
 
     def _reset(self) -> None:
-        # It knows its owner, so that "release, if it is mine" needs no second look.
+        # An RLock knows which thread has it, so ``use`` can release it only if this thread does.
         self._mutex = threading.RLock()
         self._connection: Connection | None = None
 
     def use(self, step: Callable[[Connection], T]) -> T:
         """Do one step. After any error but a plain Missed the connection is closed.
 
-        Threads take turns. None waits for ever while the one before it waits for the server. A step
-        in the handler of a signal, within another step, has a connection of its own.
+        Threads take turns. One that gets no turn in TURN_SECONDS raises BackendUnavailable. A step
+        in a signal handler that has interrupted another step has a connection of its own.
         """
         try:
             if not self._mutex.acquire(timeout=TURN_SECONDS):
@@ -206,14 +208,14 @@ class OneConnection:
                     self._connection = connection
                 else:
                     connection.close()
-        finally:  # only if we have it: an interrupt may have come first
+        finally:  # only if this thread has it: an interrupt may have come first
             try:  # noqa: SIM105  it must be the first thing that is called here
                 self._mutex.release()
             except RuntimeError:
                 pass
 
     def close(self) -> None:
-        """Steps that come later, such as a release, have a connection each."""
+        """Close the connection. Each later step, such as a release, opens one of its own."""
         with self._mutex:
             self._keeps = False
             self._close()
@@ -233,16 +235,16 @@ class OneConnection:
             connection.close()
 
     def _before_fork(self) -> None:
-        """No thread may be in a step, and the connection closed, while the process forks.
+        """Wait until no thread is in a step, and close the connection, before the process forks.
 
-        SQLite keeps its file locks per process in memory that a child inherits, without the locks:
-        a child that opens the same file believes that it has them.
+        SQLite notes in memory which file locks its process has. A child inherits the notes but not
+        the locks: if it opens the same file, it believes that it has them.
         """
         if self._mutex.acquire(timeout=FORK_WAIT):
             self._close()
 
     def _in_parent(self) -> None:
-        with suppress(RuntimeError):  # it could not be acquired
+        with suppress(RuntimeError):  # ``_before_fork`` could not acquire it
             self._mutex.release()
 
     def _in_child(self) -> None:

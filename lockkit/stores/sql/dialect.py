@@ -12,13 +12,14 @@ from lockkit.stores.sql.codec import WHOLE
 _STATEMENT = re.compile(r"^-- name: (\w+)\n(.*?)(?=^-- name:|\Z)", re.DOTALL | re.MULTILINE)
 
 MOST = str(WHOLE - 1)
-"""The greatest number of ours. A row with a greater one is reported, and never overwritten."""
+"""The greatest number that lockkit writes. A row with a greater one counts as damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The statements of one database, with ``:named`` parameters. Rows start with the clock, and
-    ``{clock}`` stands for it, ``{most}`` for MOST."""
+    """The statements of one database, with ``:named`` parameters. In the files, ``{clock}`` stands
+    for the database's clock and ``{most}`` for MOST. Most rows that are read begin with the clock.
+    """
 
     name: str
     create: str
@@ -27,16 +28,16 @@ class Dialect:
     read_many: str
     insert: str
     update: str
-    page: str  #: of all rows; for another prefix, its state tells only whether it is free
+    page: str  #: rows of all prefixes; of another one's state, only the first character
     stale: str
     delete: str
     put: str
     prefixes: str
-    take: str  #: takes a free name; the moment of the clock is its fence
-    free: str  #: frees it if nothing has changed since, and the lease has not expired
-    tell: str = ""  #: like ``update``, and tells waiters on their channels, if it can
-    hear: str = ""  #: has messages come over this connection
-    prove: str = ""  #: sends one that only its sender hears
+    take: str  #: takes a free name; the clock's time becomes its fence
+    free: str  #: frees a name if nothing changed since, and the lease has not expired
+    tell: str = ""  #: like ``update``, and sends messages; empty: no statement can
+    hear: str = ""  #: subscribes this connection to a channel
+    prove: str = ""  #: sends a message to a channel
 
 
 @functools.cache

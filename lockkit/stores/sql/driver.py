@@ -23,7 +23,8 @@ class DriverConnection(Connection):
     identity = None
 
     def __init__(self, driver: Any, module: Any, vendor: Vendor, remedy: str) -> None:
-        """``module``: of DB-API. ``remedy``: how the table is made."""
+        """``driver``: the driver's connection. ``module``: the driver. ``remedy``: says, in errors,
+        how the table is made."""
         self.driver = driver
         self._cursor: Any = None
         self.reads_from(_descriptor(driver))
@@ -41,7 +42,7 @@ class DriverConnection(Connection):
             raise self._vendor.failure(error, statement, self._remedy) from error
 
     def _result(self, text: str, values: Sequence[object]) -> Result:
-        cursor = self._cursor = self._cursor or self.driver.cursor()  # kept: it takes long
+        cursor = self._cursor = self._cursor or self.driver.cursor()  # kept: making one takes long
         cursor.execute(text, values or None)
         rows = cursor.fetchall() if cursor.description else ()
         return Result(rows, cursor.rowcount, getattr(cursor, "lastrowid", 0))
@@ -53,7 +54,7 @@ class DriverConnection(Connection):
 
 @functools.cache
 def styled(statement: str) -> tuple[str, list[str]]:
-    """With a ``%s`` for each of the ``:named`` parameters, and their names in this order."""
+    """The statement with a ``%s`` for each ``:named`` parameter; and their names, in this order."""
     return PARAMETER.sub("%s", statement), PARAMETER.findall(statement)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "sqlalchemy+"
 ENGINE: Final = "sqlalchemy://"
-"""The LOCATION beside an engine in OPTIONS."""
+"""The LOCATION of an alias that has an engine in its OPTIONS."""
 
 SECONDS: Final = "5"
 
@@ -25,12 +25,12 @@ DRIVERS: Final = {
     "postgresql": {"psycopg": "psycopg"},
     "mysql": {"pymysql": "pymysql", "mysqldb": "MySQLdb"},
 }
-"""The names of SQLAlchemy's drivers, in the order in which they are preferred: their modules."""
+"""The names of SQLAlchemy's drivers, in the order of preference, and the drivers' modules."""
 
 LIBPQ: Final = ("psycopg", "psycopg2")
 
 ALSO: Final = {"postgresql": ", and 'psycopg[binary]' if libpq is not installed"}
-"""What an extra does not bring."""
+"""What the extra does not install, as a part of an error text."""
 
 QUERY: Final = {
     "postgresql": {"connect_timeout": SECONDS},
@@ -39,13 +39,15 @@ QUERY: Final = {
 """Added to a URL that does not say otherwise."""
 
 PATIENCE: Final = {"read_timeout": SECONDS, "write_timeout": SECONDS}
-"""For the drivers of MySQL. A guard ends a step that hangs, but has no socket before the server has
-greeted: without these, it would wait without end for a server that greets nobody."""
+"""For the drivers of MySQL. ``guard`` ends steps that hang, but it knows no socket before the
+server has sent its greeting. Without these timeouts, a driver would wait without end for the
+greeting of a server that sends none."""
 
 
 def engine_of(settings: AliasSettings) -> sqlalchemy.Engine:
-    """Makes it, without I/O. OPTIONS: ``engine``; or ``password``, a string, or a function that is
-    called for each new connection."""
+    """The engine in OPTIONS, or a new one for the URL; no I/O. OPTIONS: ``engine``; or, with a URL,
+    ``password``, a string, or a function that is called for each new connection. Raises
+    ConfigurationError and DriverMissing."""
     try:
         import sqlalchemy
     except ImportError as error:
@@ -120,7 +122,8 @@ def _url(settings: AliasSettings) -> sqlalchemy.URL:
 def _verified(
     url: sqlalchemy.URL, settings: AliasSettings
 ) -> tuple[sqlalchemy.URL, dict[str, Any]]:
-    """The URL and the arguments that verify a server on another host; see ``stores.tls``."""
+    """The URL and the driver's arguments, so that a server on another host is verified; see
+    ``stores.tls``."""
     driver, said = url.get_driver_name(), dict(url.query)
     if driver in LIBPQ:
         return url.update_query_dict(tls.for_libpq({"host": url.host, **said})), {}
@@ -140,7 +143,8 @@ def _driver(vendor: str, settings: AliasSettings) -> str:
 
 
 def _check_query(engine: sqlalchemy.Engine, settings: AliasSettings) -> None:
-    """The driver itself would complain only as it connects, as if the server were down."""
+    """Raise ConfigurationError for an option that the driver does not know. The driver itself would
+    complain only when it connects, and the server would seem to be down."""
     _, arguments = engine.dialect.create_connect_args(engine.url)
     known = _known(engine.driver)
     if known and not known.issuperset(arguments):
@@ -152,7 +156,7 @@ def _check_query(engine: sqlalchemy.Engine, settings: AliasSettings) -> None:
 
 
 def _known(driver: str) -> set[str]:
-    """The options that it takes; none if that is not known."""
+    """The options that this driver takes; empty if they are not known."""
     if driver == "psycopg":
         from psycopg import pq
 

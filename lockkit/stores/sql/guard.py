@@ -1,7 +1,7 @@
 """Ends a step that a hanging server would hold up for ever: libpq has no socket time-out.
 
-One thread per process, which sleeps while no step is under way. It shuts the connection's socket
-down, so that the driver fails as if the server had gone.
+One thread per process looks after all steps, and sleeps while there are none. It shuts a
+connection's socket down, so that the driver fails as if the server had gone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Guard(Background):
             return step()
         finally:
             if self._steps.pop(number, None) is None:
-                with self._ending:  # it is being ended: soon the number may be another socket's
+                with self._ending:  # the guard ends it: the caller must not close the socket yet
                     pass
 
     def work(self) -> float:

@@ -17,24 +17,26 @@ from lockkit.stores.sql.inbox import Inbox
 from lockkit.stores.sql.pushed import PushedTable
 
 FEW: Final = 10
-"""Hints that a socket takes on every system: after as many, others may have been dropped."""
+"""So many hints fit into a socket on every system. If as many come at once, others may have been
+dropped."""
 
 DOUBT: Final = 60.0
 """Seconds for which waiters poll after a hint should have come and did not."""
 
 
 class HintInbox(Inbox):
-    """Like that for a server's messages. But a hint is sure to come only from processes of the same
-    machine and container, and not from one that is killed before it sends."""
+    """Like the inbox for a server's messages. But a hint is sure to come only from a process in the
+    same machine and container, and only if that process is not killed before it sends."""
 
     def _reset(self) -> None:
         super()._reset()
-        self._ahead: dict[str, frozenset[int]] = {}  #: by token, if hints suffice: processes
-        self._hinted: set[str] = set()  #: tokens that were told to ask, since they last did
+        self._ahead: dict[str, frozenset[int]] = {}  #: by token: processes; no entry: it polls
+        self._hinted: set[str] = set()  #: tokens of claims that were woken and have not asked yet
         self._doubted = -math.inf
 
     def follow(self, state: grant.State, token: str, moment: int) -> None:
-        """Note the processes that must go before this claim can be granted."""
+        """Note the processes that must go before this claim can be granted, if all of them can send
+        hints."""
         self._hinted.discard(token)
         ahead = [holder.owner for holder in state.holders if holder.until > moment]
         for waiter in state.queue:
@@ -48,8 +50,8 @@ class HintInbox(Inbox):
             self._ahead[token] = processes
 
     def found(self, token: str) -> None:
-        """It was granted while it slept. If no hint came, a process ahead of it may be unable or
-        not allowed to send any."""
+        """The claim was granted while it slept. If no hint came, a process ahead of it may be
+        unable or not allowed to send any: waiters poll for a while."""
         if self.is_open and token in self._ahead and token not in self._hinted:
             self._doubted = now()
 
@@ -63,7 +65,7 @@ class HintInbox(Inbox):
         return super().work()
 
     def _wake_heirs(self) -> None:
-        """Wake claims with a dead process ahead: it can tell nobody, and its lease is free."""
+        """Wake claims with a dead process ahead: that can tell nobody, and its lease is free."""
         ahead = list(self._ahead.items())
         gone = {pid for pid in set[int]().union(*(pids for _, pids in ahead)) if is_gone(pid)}
         for token, processes in ahead if gone else ():
@@ -89,7 +91,8 @@ class HintInbox(Inbox):
 
 
 def processes_here(owners: list[str]) -> frozenset[int] | None:
-    """The processes of these owners but for this one; None if one of them may be elsewhere."""
+    """The processes of these owners, without this process. None: one of them may be on another
+    machine or in another container."""
     here, found = (process.host(), process.space()), set()
     for text in owners:
         owner = Owner.decode(text)

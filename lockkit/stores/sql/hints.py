@@ -1,7 +1,8 @@
 """Hints between the processes that share a file: datagrams to sockets beside it.
 
-Only those who may open the database may send: its sockets have its permissions. A socket is removed
-by the process that made it; if that was killed, by the next one that listens.
+If only its owner may open the database, only that user may send hints; otherwise everybody may. A
+hint grants nothing. A socket is removed by the process that made it; if that process was killed, by
+the next one that listens.
 """
 
 from __future__ import annotations
@@ -30,25 +31,26 @@ MOST: Final = 256
 """Hints that are read at once."""
 
 TICK: Final = 0.1
-"""Seconds, at most, between two looks whether the processes ahead still live."""
+"""The most seconds between two looks whether the processes ahead are still alive."""
 
 PASSING: Final = {errno.EMFILE, errno.ENFILE, errno.ENOENT, errno.ENOMEM, errno.ENOSPC}
+"""Errors that may pass by themselves. After another one, no socket can be made in this place."""
 
 
 class HintSocket:
-    """A socket beside a database: an ``Ear``."""
+    """A socket beside a database, to which hints are sent: an ``Ear``."""
 
     descriptor: int | None = None
 
     def __init__(self, database: str, channel: str) -> None:
-        """Raises UnsupportedCapability, or BackendUnavailable if it may pass."""
+        """Raises UnsupportedCapability; or BackendUnavailable, if the error may pass by itself."""
         path = _path(database, channel)
         try:
             self._socket = _unix_socket()
             self._removal = weakref.finalize(self, _remove, path, process.generation())
             try:
                 _bind(self._socket, path, database)
-            except BaseException:  # nobody else knows of it
+            except BaseException:  # nobody else would close it
                 self.close()
                 raise
         except OSError as error:
@@ -72,7 +74,7 @@ class HintSocket:
 
 
 def send(database: str, channel: str, token: str) -> None:
-    """Raises nothing, and waits for nobody: a waiter that is not told asks by itself."""
+    """Send a hint. Raises nothing, and never waits: a waiter that gets no hint asks by itself."""
     if re.fullmatch(CHANNEL, channel):  # a row may say anything, and this names a file
         with (
             suppress(OSError),
@@ -94,7 +96,7 @@ def _path(database: str, channel: str) -> str:
 
 @contextmanager
 def _address(path: str) -> Iterator[str]:
-    """The path, or a shorter one: systems take about a hundred bytes."""
+    """The path, or a shorter one to the same file: systems take about a hundred bytes."""
     if len(os.fsencode(path)) <= LONGEST_ADDRESS:
         yield path
         return
@@ -107,20 +109,21 @@ def _address(path: str) -> Iterator[str]:
 
 
 def _bind(made: socket.socket, path: str, database: str) -> None:
-    """Those who may not open the database may not wake anybody; all others may. The owner of the
-    directory may have put a link there by now: what it leads to is left alone."""
+    """Give the socket its path. If only its owner may open the database, only that user may send to
+    the socket; otherwise everybody may. The owner of the directory may have put a link in its place
+    by now: the file to which that leads is left alone."""
     _remove_the_dead(os.path.dirname(path))
     with _address(path) as address:
         made.bind(address)
     status = os.stat(database)
     with suppress(OSError):  # only root may give its files away
         os.chown(path, status.st_uid, status.st_gid, follow_symlinks=False)
-    with suppress(NotImplementedError):  # of a link; and of any file, with a libc before 2020
+    with suppress(NotImplementedError):  # for a link; for any file, with a libc before 2020
         os.chmod(path, 0o666 if status.st_mode & 0o077 else 0o600, follow_symlinks=False)
 
 
 def _remove_the_dead(directory: str) -> None:
-    """Remove sockets whose process was killed: they stay, and refuse connections."""
+    """Remove the sockets of processes that were killed: they stay, and refuse connections."""
     for name in os.listdir(directory):
         if re.fullmatch(rf"\.{CHANNEL}", name):
             path = os.path.join(directory, name)
@@ -132,7 +135,7 @@ def _remove_the_dead(directory: str) -> None:
 
 
 def _remove(path: str, generation: int) -> None:
-    """Not in a forked child: the socket is its parent's."""
+    """Remove the socket, but not in a forked child: it is the parent's."""
     if process.is_generation(generation):
         with suppress(OSError):
             os.unlink(path)

@@ -1,10 +1,10 @@
 """Where the waiters of one client hear that a name may be theirs: by LISTEN and NOTIFY.
 
 A thread listens on one connection for all of them, as long as somebody waits; threads and tasks
-sleep on signals that it sets. A handover is committed before its message comes, so the message is
-the grant, if it is for the latest enqueueing of the claim. A waiter that hears nothing asks the
-table all the same, but seldom. Until a message to itself has come, and whenever that connection is
-broken, waiters poll.
+sleep on signals that it sets. A handoff is committed before its message comes, so the message is
+the grant, if it has the claim's latest ticket. A waiter that hears nothing asks the table all the
+same, but seldom. Waiters poll until a message that the client has sent to itself has come, and
+whenever the connection is broken.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from lockkit.stores.sql.codec import is_whole
 from lockkit.stores.sql.connector import Connector, Ear, Missed
 
 PROOF_SECONDS = 1.0
-"""A message to itself comes within this time; if not, a transaction pooler is in between."""
+"""Seconds within which a message to itself must come. If it does not, there is probably a
+transaction pooler in between."""
 
 PULSE = 5.0
-"""Seconds without a message after which the connection is asked for one."""
+"""Seconds without a message after which the client sends itself one, to test the connection."""
 
 AGAIN = 60.0
 """Seconds after which listening is tried again behind what looks like a pooler."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
-"""Seconds between two tries to connect again: doubled each time, up to LONGEST_PAUSE."""
+"""Seconds between two tries to connect: doubled each time, up to LONGEST_PAUSE."""
 
 
 class WaitingClaim(Signal):
@@ -45,12 +46,12 @@ class WaitingClaim(Signal):
 
     def __init__(self) -> None:
         super().__init__()
-        self.message = ""
+        self.message = ""  #: the last one, without the token
         self.seen = 0  #: the clock of the database when it last said that the claim waits
 
     def granted(self, token: str, ticket: int) -> Grant | None:
-        """The grant in a message, which anybody may have sent. The time left counts from the last
-        request, which came before it."""
+        """The grant in the message. None: there is none for this ticket, or it cannot be read, as
+        anybody may have sent it. The time left counts from the claim's last request."""
         message, self.message = self.message, ""
         try:
             told, fence, until = map(int, message.split())
@@ -74,46 +75,48 @@ class Inbox(Background):
         super().__init__()
 
     def _reset(self) -> None:
-        """Also in a forked child: the connection is its parent's, and is never closed here."""
+        """Also called in a forked child. There the connection is the parent's: it is kept, because
+        closing it would end it for the parent."""
         super()._reset()
         if self._connection is not None:
             self._inherited.append(self._connection)
         self._connection = None
         self.channel = f"lockkit_{secrets.token_hex(8)}"
-        self.is_open = False  #: messages come
+        self.is_open = False  #: messages are known to come
         self._claims: dict[str, WaitingClaim] = {}
-        self._is_idle = True
-        self._heard = -math.inf
-        self._asked: float | None = None  #: for a message that has not come yet
+        self._is_idle = True  #: the thread has to be woken for a new waiter
+        self._heard = -math.inf  #: when the last message came
+        self._asked: float | None = None  #: when a message to itself was sent that has not come yet
         self._pause = 0.0
-        self._not_before = -math.inf
+        self._not_before = -math.inf  #: when it may connect again
 
     @property
     def is_awaited(self) -> bool:
         return bool(self._claims)
 
     def seen(self, token: str, moment: int) -> None:
-        """It waits at this moment of the database's clock, and a message for it may come."""
+        """Note that the claim waits, at this moment of the database's clock: a message may come."""
         self._claims.setdefault(token, WaitingClaim()).seen = moment
 
     def forget(self, token: str) -> None:
         self._claims.pop(token, None)
 
     def wait(self, token: str, seconds: float, pause: float, ticket: int) -> Step[Grant | None]:
-        """Wait until it is worth asking again: ``seconds`` at most, without messages ``pause``."""
+        """Wait for a message, for ``seconds`` at most; if none can come, for ``pause``. Returns the
+        grant in the message. None: ask the table."""
         if self._is_idle and not native.is_patched():
             self._hurry()
         claim = self._claims.setdefault(token, WaitingClaim())
         if not claim.is_set:
             yield Park(claim, self._sleep(token, seconds, pause))
-        claim.is_set = False  # before the look: what comes in between is seen there
+        claim.is_set = False  # before the look, which sees a message that comes now
         return claim.granted(token, ticket)
 
     def _sleep(self, token: str, seconds: float, pause: float) -> float:
         return seconds if self.is_open else pause
 
     def close(self) -> None:
-        """Those who still wait poll. A later wait opens it again."""
+        """Stop listening. Claims that still wait poll. A later wait starts it again."""
         self._end()
         connection = self._connection
         if connection is not None and connection.descriptor is not None:
@@ -124,7 +127,7 @@ class Inbox(Background):
         self._drop()
 
     def work(self) -> float:
-        """One look at the connection, which sleeps until a message comes, a second at most."""
+        """Connect if need be; then wait for messages, for a second at most."""
         self._is_idle = True  # before the look, so that a waiter which comes now wakes us
         if not self._claims:
             return LONGEST_SLEEP
@@ -151,7 +154,7 @@ class Inbox(Background):
     def _listen(self, connection: Ear) -> None:
         if self._asked is None and now() - self._heard > PULSE:
             self._prove(self.channel)
-            self._asked = now()  # it may have waited for its connection
+            self._asked = now()  # not before: it may have waited for its connection
         patience = PULSE if self._asked is None else self._asked + PROOF_SECONDS - now()
         messages = connection.messages(max(min(patience, PROOF_SECONDS), 0.01))
         self._heed(messages)
@@ -172,13 +175,15 @@ class Inbox(Background):
             claim.set()
 
     def _open(self) -> None:
-        """Those who have waited until now ask once more: they may have been granted unheard."""
+        """Messages come now. Claims that wait already ask the table once more: they may have been
+        granted by a message that did not come."""
         if not self.is_open:
             self.is_open = True
             self._have_all_ask()
 
     def _give_up(self) -> None:
-        """A connection that once worked is made anew at once; one that never did is not."""
+        """Close a connection over which no message comes. If one came before, the connection is
+        opened anew at once; if none ever came, after AGAIN seconds."""
         was_open = self.is_open
         self._drop()
         if not was_open:

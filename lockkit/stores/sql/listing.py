@@ -1,4 +1,4 @@
-"""How operators look at a table, and how it is made. Looking writes nothing."""
+"""How operators look at a lock table, and how it is made. Looking writes nothing."""
 
 from __future__ import annotations
 
@@ -18,26 +18,28 @@ from lockkit.stores.sql.rows import infos, infos_of_row
 from lockkit.stores.sql.words import PAGE, words_in
 
 PREFIXES_OF = 10_000
-"""Rows that are looked at for other prefixes: the first by their ids, so they are a sample."""
+"""The most rows that are searched for other prefixes: the first by their ids. Ids are hashes, so
+these rows are a random sample."""
 
 
 class _Cursor(NamedTuple):
-    """Where a listing goes on: after this row; None: after the last, to raise ``unreadable``."""
+    """Where a listing goes on: behind the row with the id ``after``. None: all rows were listed,
+    and ``unreadable`` is to be raised."""
 
     after: str | None = ""
     unreadable: LayoutMismatch | None = None
 
 
 class TableListing(Listed):
-    """The steps that look."""
+    """The steps with which operators look."""
 
     connector: Connector
     _prefix: str
 
     @abstractmethod
     def _rows(self, statement: str, values: Parameters) -> Sequence[Sequence[Any]]:
-        """The rows of one statement, outside any transaction; none where nobody ever locked, since
-        a process that only looks must not make the file."""
+        """The rows of one statement, outside any transaction. There are none where nobody has ever
+        locked: a process that only looks must not make the file."""
 
     @property
     def _dialect(self) -> Dialect:
@@ -68,7 +70,8 @@ class TableListing(Listed):
             self._rows(sql, {})
 
     def _page(self, name: str | None, cursor: _Cursor) -> Page:
-        """Raises LayoutMismatch after all that can be read."""
+        """Raises LayoutMismatch after the last page, so that all rows that can be read are shown
+        first."""
         if cursor.unreadable is not None and cursor.after is None:
             raise cursor.unreadable
         if name is not None:

@@ -2,14 +2,15 @@
 -- Django makes the table by migration (lockkit_django); without Django,
 -- lockkit.stores.sql.create_table(engine) makes it.
 --
--- The clock is UTC's: what is made of the session's time zone stands still or goes back for an
--- hour in autumn. It has six places; NOW() without a number has none.
--- Prefixes are compared as bytes: most collations fold case, and pad blanks.
--- An INSERT that finds the row is an error (1062), never ON DUPLICATE KEY UPDATE: what that one
--- counts depends on whether the client asked for found rows, as Django and SQLAlchemy do.
--- The clock stands still within a statement. LAST_INSERT_ID tells the client what was written. The
--- columns are assigned from left to right, so the second use of a column is what it has become.
--- States are compared as bytes, and free ones by their length, as prefixes are.
+-- The clock is in UTC: a clock in the session's time zone may repeat an hour in autumn. It is asked
+-- for microseconds, UTC_TIMESTAMP(6): without the number it has only seconds.
+-- Prefixes are compared as bytes, because most collations ignore case and trailing blanks. States
+-- are compared as bytes, too; whether one is free, by its length.
+-- An INSERT that finds the row is an error (1062). ON DUPLICATE KEY UPDATE is not used: the number
+-- of rows that it reports depends on whether the client asked for found rows, as Django and
+-- SQLAlchemy do.
+-- The clock stands still within a statement. LAST_INSERT_ID tells the client which fence was
+-- written. Columns are assigned from left to right, so "updated = fence" is the new fence.
 -- Grants this needs: SELECT, INSERT, UPDATE, DELETE on lockkit_lock.
 
 -- name: create

@@ -2,8 +2,8 @@
 -- Django makes the table by migration (lockkit_django); without Django,
 -- lockkit.stores.sql.create_table(engine) makes it.
 --
--- The clock is clock_timestamp(), never now(): that one stands still within a transaction.
--- A statement whose clock is in FROM reads it once, so that all that it writes is of one moment.
+-- The clock is clock_timestamp(). It is never now(), which stands still within a transaction.
+-- A statement with the clock in its FROM reads it once, so that all its columns get one moment.
 -- Grants this needs: SELECT, INSERT, UPDATE, DELETE on lockkit_lock.
 
 -- name: create

@@ -1,9 +1,9 @@
 """Connections of psycopg 3, which knows more than DB-API: messages, and statements that the server
 has prepared.
 
-A prepared statement is named by its text. Behind a transaction pooler, the next one may go to
-another session. That session has the same statement by this name, or none; then nothing was done,
-and the connection goes on without prepared statements.
+A prepared statement is named by a hash of its text. Behind a transaction pooler, the next one may
+go to another session of the server. That session has the same statement by this name, or none. If
+it has none, nothing was done, and the connection goes on without prepared statements.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ from lockkit.stores.sql.connector import Parameters, Result
 from lockkit.stores.sql.driver import PARAMETER, DriverConnection
 
 NOT_PREPARED: Final = {"26000", "42P05", "0A000"}
-"""No statement of this name, or one that we do not know of; or the table was replaced."""
+"""Codes: the session has no statement of this name; or has one already, which this connection has
+not prepared; or the table was replaced."""
 
 CANCEL_SECONDS: Final = 2.0
-"""Seconds more for a step, to have the server cancel what it did not answer in time."""
+"""Seconds by which a step may take longer, to cancel a statement that was not answered in time."""
 
 MOST_PREPARED: Final = 50
-"""Statements of one connection. There are many that read several rows."""
+"""The most statements that one connection prepares. ``read_many`` is a statement of its own for
+each number of rows."""
 
 WHOLE_NUMBERS: Final = {20, 21, 23}
 """The types bigint, smallint and integer."""
@@ -44,7 +46,8 @@ WRITING: Final = re.compile("INSERT|UPDATE|DELETE")
 
 
 class _Numbered(NamedTuple):
-    """A statement with ``$1`` and so on, and the names of these."""
+    """A statement with ``$1``, ``$2`` and so on for its parameters, whose names are in this order.
+    ``name``: its own, once it is prepared."""
 
     name: bytes
     text: bytes
@@ -52,7 +55,7 @@ class _Numbered(NamedTuple):
 
 
 class PsycopgConnection(DriverConnection):
-    """By libpq, past the cursors of psycopg."""
+    """Calls libpq itself, without the cursors of psycopg."""
 
     ends_in_time = True
     brings_messages = True
@@ -61,7 +64,7 @@ class PsycopgConnection(DriverConnection):
         super().__init__(*arguments)
         self._libpq = self.driver.pgconn
         codec = self.driver.info.encoding
-        self._codec = "utf-8" if codec == "ascii" else codec  # such a database has any bytes
+        self._codec = "utf-8" if codec == "ascii" else codec  # SQL_ASCII has any bytes
         self._read = functools.partial(str, encoding=self._codec, errors="surrogateescape")
         self._both = native.poll(self._libpq.socket, select.POLLIN | select.POLLOUT)
         self._prepared: set[bytes] = set()
@@ -112,7 +115,7 @@ class PsycopgConnection(DriverConnection):
     def _reply(self) -> Any:
         """The result of the one statement that was sent."""
         libpq, deadline = self._libpq, now() + guard.STEP_SECONDS
-        while libpq.flush():  # more than fits: the server may want to be read from meanwhile
+        while libpq.flush():  # more than fits: the server may wait until it is read from
             self._wait(self._both, deadline, libpq.flush)
         result: Any = None
         while True:
@@ -126,7 +129,8 @@ class PsycopgConnection(DriverConnection):
         return result
 
     def _wait(self, poll: native.Poll, deadline: float, waits: Callable[[], object]) -> None:
-        """This process may be late itself: what has come meanwhile is in time."""
+        """Wait for the socket. If nothing comes until the deadline, cancel the statement and raise.
+        This process itself may have been paused: data that has come meanwhile is in time."""
         is_late = not poll(max(deadline - now(), 0.0) * 1000)
         self._libpq.consume_input()
         if is_late and waits():
@@ -134,15 +138,15 @@ class PsycopgConnection(DriverConnection):
             raise psycopg.OperationalError("the server did not answer in time")
 
     def _cancel(self) -> None:
-        """A session of PostgreSQL's that waits, for a lock say, does not notice that its client has
-        gone. Older libpq may wait itself without end."""
+        """Cancel the statement: a session that waits, for a lock say, does not notice that its
+        client has gone. An older libpq is not used for this: it may wait without end itself."""
         if psycopg.capabilities.has_cancel_safe():
             with suppress(psycopg.Error):
                 self.driver.cancel_safe(timeout=CANCEL_SECONDS)
 
 
 def rows_of(result: Any, read: Callable[[bytes], str]) -> list[list[int | str | None]]:
-    """Whole numbers, and what ``read`` makes of everything else."""
+    """The rows of a result: whole numbers as int, and everything else as ``read`` decodes it."""
     value, rows = result.get_value, []
     readers = [int if result.ftype(c) in WHOLE_NUMBERS else read for c in range(result.nfields)]
     for row in range(result.ntuples):

@@ -19,8 +19,8 @@ ROUNDING: Final = 1e-5
 
 
 class PushedTable(SQLStore, Pushed):
-    """A client that hands a name over says so on the channel of the next holder. Nothing else sends
-    a message, because commits with one wait for one another."""
+    """A client that hands a name over sends a message on the channel of the next holder. Nothing
+    else sends messages: in PostgreSQL, commits with messages wait for one another."""
 
     inbox_type: ClassVar[type[Inbox]] = Inbox
 
@@ -34,7 +34,7 @@ class PushedTable(SQLStore, Pushed):
         return reply
 
     def unanswered(self, request: Request, error: BaseException) -> BaseException:
-        """Nobody will wait for a message; or one that does asks again first."""
+        """The claim no longer waits for a message. If it does later, it asks the table first."""
         self._forget(request)
         return error
 
@@ -46,18 +46,18 @@ class PushedTable(SQLStore, Pushed):
         token = token_digest(request.token)
         granted = yield from self._inbox.wait(token, seconds, pause(seconds, busy), busy.ticket)
         if granted is None or granted.left > alive_for(request.ttl) + ROUNDING:
-            return None  # no name is ever handed over for longer
+            return None  # it is not from lockkit: no handoff is for longer
         self._inbox.forget(token)
         return granted
 
     def returned(self, request: Request) -> Exchange:
-        """It no longer waits, even if the server does not hear of it."""
+        """The claim no longer waits, even if the server never gets this request."""
         if request.queued:
             self._forget(request)
         return super().returned(request)
 
     def taken_back(self, request: Request, reply: Release) -> Release:
-        """Once more: a poll of it may have been under way."""
+        """Forget the claim once more: a poll of it may have been under way."""
         if request.queued:
             self._forget(request)
         return reply

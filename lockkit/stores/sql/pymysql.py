@@ -1,9 +1,11 @@
-"""Connections of PyMySQL, past its cursors and escapes: these take longer than the rest of a step.
+"""Connections of PyMySQL, without its cursors and escapes, which take longer than all else in a
+step.
 
-MariaDB also parses only once the statements that take and free a name. They are named by their text
-and their database. If a proxy puts another session in between, that one has the same statement by
-this name, or none; then nothing was done, and the connection goes on without prepared statements.
-MySQL's would take only variables for the values, so it is not asked.
+On MariaDB, UPDATE statements are prepared, so that the server parses them once. A prepared
+statement is named by a hash of its text and its database. If a proxy leads to another session of
+the server, that session has the same statement by this name, or none. If it has none, nothing was
+done, and the connection goes on without prepared statements. MySQL prepares nothing here: it would
+take the values only from variables.
 """
 
 from __future__ import annotations
@@ -18,15 +20,16 @@ from lockkit.stores.sql.connector import Result
 from lockkit.stores.sql.driver import DriverConnection
 
 NOT_PREPARED: Final = {"1243", "1295", "1461", "1615"}
-"""No statement of this name; the server takes none, or no more of them; the table has changed."""
+"""Codes: the server has no statement of this name; it prepares none, or no more; the table has
+changed."""
 
 
 class PyMySQLConnection(DriverConnection):
-    """By the queries of PyMySQL."""
+    """Sends whole statements, with ``query`` of PyMySQL."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._prepared: dict[str, str] = {}  #: how a statement is executed
+        self._prepared: dict[str, str] = {}  #: by its text: how it is executed
         self._prepares = "MariaDB" in self.driver.get_server_info()
 
     def _result(self, text: str, values: Sequence[object]) -> Result:
@@ -55,8 +58,8 @@ class PyMySQLConnection(DriverConnection):
 
 
 def literal(value: object) -> object:
-    """A whole number, or a text. A text that cannot be quoted as it is is given as bytes, because
-    the session's mode decides what is an escape."""
+    """The value as it stands in a statement. A text with a quote or a backslash is written as the
+    hex digits of its bytes, because the session's mode decides whether a backslash escapes."""
     if not isinstance(value, str):
         return value
     if "'" in value or "\\" in value:

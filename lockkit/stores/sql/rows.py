@@ -1,5 +1,5 @@
-"""One row of the table, of which any column may contain anything: how it is read, taken and freed
-by one statement, repaired, and deleted when it is old."""
+"""One row of the table: how it is read, taken and freed by one statement, repaired, and deleted
+when it is old. No column is trusted: each may contain anything."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ Row = Sequence[Any]
 """The database's clock, version, fence and state; all but the clock are None if there is no row."""
 
 Tried = tuple[T | None, Row | None]
-"""The answer; or None, and the row if the statement has returned it."""
+"""The answer of one statement, or None if the row was in another state than the statement expects;
+and the row, if the statement has returned it."""
 
 First = Callable[[Connection, str], Tried[T]]
-"""A step of one statement, for a state that it knows without a look at the row with this id."""
+"""Tries a step in one statement, without reading the row with this id first: see ``Tried``."""
 
 UNREADABLE = "its row cannot be read, so it may be held: "
 STRAYED = (
@@ -37,16 +38,17 @@ MISNAMED = "its row says another name than its id: delete the row with the id {!
 DAY = 24 * 3600 * SECOND
 PRUNE_EVERY = 32
 PRUNE_WINDOW = 128
-"""For one in so many new names, chosen by a hash, its process looks at so many rows at a random
-place, and deletes those of free names that were not used for a day. So processes that use one name
-each prune as well. Four rows for each new one keep the table small, without an index on what
-changes and without a moment at which the whole table is read."""
+"""One in PRUNE_EVERY new names, chosen by a hash, makes its process prune: it looks at PRUNE_WINDOW
+rows from a random place on, and deletes those of free names that were not used for a day. Because
+of the hash, processes that use one name each prune as well. On average four rows are looked at for
+each new one. That keeps the table small, without an index on a column that changes and without
+reading the whole table at once."""
 
 
 def state_of(row: Row) -> State:
     """Raises LayoutMismatch if another version of lockkit wrote it, DamagedRecord if none did.
 
-    A version that is not a number of ours could be the same before and after a change.
+    Its version must be a whole number below WHOLE: adding 1 to anything else may change nothing.
     """
     _, version, fence, text = row
     if version is None:
@@ -57,7 +59,8 @@ def state_of(row: Row) -> State:
 
 
 def is_free(row: Row) -> bool:
-    """Nobody holds it or is alive in its queue. What cannot be read is left alone."""
+    """Whether the row may be deleted: it has last words, or nobody holds the name and nobody alive
+    waits for it. A row that cannot be read is not free."""
     try:
         return is_words(row[3]) or state_of(row).sweep(row[0])
     except (LayoutMismatch, DamagedRecord):
@@ -65,7 +68,7 @@ def is_free(row: Row) -> bool:
 
 
 def infos(name: str, row: Row) -> Iterator[LockInfo]:
-    """Raises LayoutMismatch."""
+    """The row, for people; a damaged one is shown as damaged. Raises LayoutMismatch."""
     try:
         state = state_of(row)
     except DamagedRecord:
@@ -76,8 +79,8 @@ def infos(name: str, row: Row) -> Iterator[LockInfo]:
 
 
 def infos_of_row(prefix: str, listed: Sequence[Any]) -> Iterator[LockInfo]:
-    """The infos of a row of the statement ``page``. Its name is for people only; a wrong one would
-    mislead them. If its prefix is damaged, it is locked by its id all the same."""
+    """A row that the statement ``page`` has read, for people. Locking goes by the id alone, so a
+    row with a wrong name would mislead people, and one with a wrong prefix still locks its name."""
     now, key, version, name, fence, found, text = listed
     if text == FREE:
         return
@@ -102,7 +105,7 @@ def take(request: Request, connection: Connection, row: str) -> Tried[Grant]:
 def free(request: Request, connection: Connection, row: str) -> Tried[Release]:
     """Free the name if nothing has changed since the grant, and the lease has not expired.
 
-    Only this need not be durable: if a crash undoes it, the lease expires."""
+    Of all changes, only this one need not be durable: if a crash undoes it, the lease expires."""
     ttl = round(request.ttl * SECOND)
     values: Parameters = {"id": row, "state": taken(request), "ttl": ttl}
     fence, found = _tried(connection, connection.dialect.free, values)
@@ -110,7 +113,7 @@ def free(request: Request, connection: Connection, row: str) -> Tried[Release]:
 
 
 def _tried(connection: Connection, statement: str, values: Parameters) -> Tried[int]:
-    """The fence, if the statement has found the state that it is for."""
+    """The fence, if the statement has found the state that it expects; and the row, if read."""
     result = connection.execute(statement, values)
     if result.rows:
         (*found, fence) = result.rows[0]
@@ -119,7 +122,8 @@ def _tried(connection: Connection, statement: str, values: Parameters) -> Tried[
 
 
 def repaired(connection: Connection, key: str) -> bool:
-    """Free the row if it cannot be read. A fence that can be read stays, and goes on growing."""
+    """Free the row if it cannot be read, and return whether it could not. A fence that can be read
+    stays, and goes on growing."""
     dialect = connection.dialect
     row = connection.execute(dialect.read, {"id": key}).rows[0]
     try:
@@ -138,7 +142,8 @@ def repaired(connection: Connection, key: str) -> bool:
 
 
 def prune_some(connection: Connection) -> None:
-    """Delete some free rows that are older than a day. The clock keeps fences growing."""
+    """Delete some free rows that were not used for a day. A name that is used again gets a greater
+    fence all the same, because fences follow the clock."""
     dialect = connection.dialect
     now = connection.execute(dialect.clock, {}).rows[0][0]
     values = {"from": secrets.token_hex(32), "most": PRUNE_WINDOW, "before": now - DAY}

@@ -34,9 +34,10 @@ from lockkit.stores.sql.hints import HintSocket, send
 from lockkit.stores.sql.store import BUSY_SECONDS, SQLStore
 
 APPLICATION_ID: Final = 0x4C4B4954
-"""'LKIT', in the header of a file of lockkit's."""
+"""'LKIT': marks a file as lockkit's, in its header."""
 
 LAYOUT: Final = 1
+"""The version of the table, also in the header."""
 
 OPTIONS = ("timeout", "take_over_dead")
 
@@ -56,7 +57,7 @@ class SQLiteStore(HintedTable, HostLocal):
 
 
 def table_over(kind: type[SQLStore], connector: Connector, settings: AliasSettings) -> SQLStore:
-    """The store of an alias, with its OPTIONS, validated."""
+    """The store of an alias. Raises ConfigurationError for wrong OPTIONS."""
     options = settings.options
     takes_over = check_flag("OPTIONS['take_over_dead']", options.get("take_over_dead", True))
     return kind(
@@ -68,8 +69,8 @@ def table_over(kind: type[SQLStore], connector: Connector, settings: AliasSettin
 
 
 def path_of_url(settings: AliasSettings) -> Path:
-    """The path in ``sqlite:///path``, which no later change of the working directory moves. Raises
-    ConfigurationError."""
+    """The path in ``sqlite:///path``, made absolute, so that a later change of the working
+    directory does not matter. Raises ConfigurationError."""
     where = settings.place
     _, _, rest = settings.location.partition("://")
     host, slash, path = rest.partition("/")
@@ -94,7 +95,7 @@ class SQLiteConnector(Connector):
 
     def __init__(self, path: Path) -> None:
         self._path = os.fspath(path)
-        self._ours: object = None  #: the identity of the file that was found to be in use
+        self._ours: object = None  #: the identity of the file that was found to have a table
 
     @property
     def dialect(self) -> Dialect:
@@ -111,8 +112,8 @@ class SQLiteConnector(Connector):
         return self._path if self.has_anything() else f"{self._path}, where nobody has ever locked"
 
     def has_anything(self) -> bool:
-        """Whether it has a table. Nothing is written, and only SQLite opens the file: if we closed
-        it ourselves, the locks that SQLite has on it in this process would be gone."""
+        """Whether the file has a table. Nothing is written, and only SQLite opens the file: if
+        lockkit closed it, the locks that SQLite has on it in this process would be gone."""
         identity = self.identity()
         if identity is None or identity != self._ours:
             if identity is None or not os.path.getsize(self._path) or self._is_blank():
@@ -140,7 +141,7 @@ class SQLiteConnector(Connector):
         connection = SQLiteConnection(self._path, self.identity())
         try:
             connection.prepare()
-        except BaseException:  # nobody else knows of the connection
+        except BaseException:  # nobody else would close it
             connection.close()
             raise
         return connection
@@ -172,7 +173,8 @@ class SQLiteConnector(Connector):
 
 
 class SQLiteConnection(Connection):
-    """One connection. The store waits for other writers: its pauses are shorter than SQLite's."""
+    """One connection. It does not wait for other writers: the store tries again, after shorter
+    pauses than SQLite's."""
 
     def __init__(self, path: str, identity: object) -> None:
         self.identity = identity
@@ -187,10 +189,11 @@ class SQLiteConnection(Connection):
             raise self._failure(error) from error
 
     def prepare(self) -> None:
-        """Write-ahead logging, so that readers and writers do not block one another; the table."""
+        """Check the file, or make its table. Switch write-ahead logging on, so that readers and
+        writers do not block one another."""
         self._check_application()
         self._pragma("journal_mode=WAL")
-        self._pragma("synchronous=NORMAL")  # a crash of the host ends its holders, too
+        self._pragma("synchronous=NORMAL")  # a crash of the host ends all holders, too
 
     def execute(self, statement: str, parameters: Parameters) -> Result:
         moment = time.time_ns() // 1000
@@ -262,4 +265,4 @@ _REASONS = {
 _REFUSALS = frozenset(
     {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOTADB}
 )
-"""Codes of what does not pass by itself."""
+"""Codes of errors that do not pass by themselves."""

@@ -1,15 +1,15 @@
 -- lockkit on SQLite: one row per name, in a file of its own, and what differs from table.sql.
 --
 -- id       SHA-256 (hex) of the key prefix and the name: what is compared, so collations do not matter
--- prefix   of the keys, for listing
--- name     for people
+-- prefix   the key prefix, for listing
+-- name     the name, for people
 -- version  grows with every change; a change is written only over the version that was read
--- fence    the last fencing token or ticket
+-- fence    the last fencing token or ticket of the name
 -- state    JSON of holders, queue and tombs (codec.py); empty when the name is free
--- updated  microseconds since 1970, as all times in here
+-- updated  when the row was last written; in microseconds since 1970, like all times here
 --
--- The clock is the host's wall clock, read by the connection before each statement: SQLite itself
--- reads it in whole milliseconds.
+-- The clock is the host's wall clock. The connection reads it before each statement, because SQLite
+-- itself reads it in whole milliseconds.
 
 -- name: create
 CREATE TABLE IF NOT EXISTS lockkit_lock (

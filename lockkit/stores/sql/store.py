@@ -1,8 +1,8 @@
-"""The grant rule over one row per name: read it, decide, and write it if nobody else did meanwhile.
+"""The grant rule over one row per name: read the row, decide, and write it if it has not changed.
 
-Guarantee: a grant is one UPDATE that succeeds only over the version that the decision was made
-from, or the INSERT of the first version. So two claims are never granted at once. The clock is the
-database's. Limit: as with every lease, only its fencing token stops a holder paused past its TTL.
+Guarantee: a grant is one statement, an INSERT of a new row, or an UPDATE that applies only if the
+row is still as the decision assumes. So no two grants are decided from the same state. The clock is
+the database's. Limit: as with all leases, only a fencing token stops a holder paused past its TTL.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ T = TypeVar("T")
 Rule = Callable[[grant.State, int], grant.Outcome[T]]
 
 BUSY_SECONDS = 5.0
-"""A step is tried for so long while others write; then the store is unavailable."""
+"""Seconds for which a step is tried again while others write. Then it raises BackendUnavailable."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.0002, 0.02
-"""Seconds between two tries of a step: none at first, as what was in the way is done by then; then
-FIRST_PAUSE, doubled each time, up to LONGEST_PAUSE."""
+"""Seconds between two tries of a step. The second try comes at once, because the writer in its way
+has usually finished. After it: FIRST_PAUSE, doubled each time, up to LONGEST_PAUSE."""
 
 READ_AT_ONCE = 100
-"""Rows that a renewal reads at once. It writes them soon after, so few will have changed."""
+"""The most rows that a renewal reads in one statement: few change before it writes them."""
 
 
 class Applied(NamedTuple, Generic[T]):
@@ -66,7 +66,7 @@ class Applied(NamedTuple, Generic[T]):
 class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, Durable):
     """Locks in a table, through a connector. Thread-safe and fork-safe.
 
-    Renewals have a connection of their own. ``busy_seconds``: how long a step waits for others.
+    Renewals use a connection of their own. ``busy_seconds``: see BUSY_SECONDS, the default.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
         self._busy_seconds = busy_seconds
         self._steps = OneConnection(connector)
         self._renewals = OneConnection(connector)
-        self._refused: tuple[str, ...] = ()  #: names, the latest first; it is extended last
+        self._refused: tuple[str, ...] = ()  #: names whose renewal failed, latest first: tried last
 
     def wire(self) -> CallWire:
         return CallWire(self.close)
@@ -130,7 +130,7 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
         return call(lambda: self._extend_all(requests), Lane.RENEWING)
 
     def wait(self, request: Request, seconds: float, busy: Busy) -> Step[Grant | None]:
-        """A table sends no message."""
+        """A table sends no messages: sleep for a while, then ask again."""
         yield Park(Signal(), pause(seconds, busy))
         return None
 
@@ -150,10 +150,10 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
         self.connector.forget()
 
     def _extend_all(self, requests: Sequence[Request]) -> list[Renewal]:
-        """Read many rows at once; write each by itself, as every step does, and once.
+        """Read many rows in one statement, and write each row in a statement of its own.
 
         Never in a transaction: a process that is paused within one would hold up everybody. If the
-        store fails on the way, what it has extended before counts.
+        store fails on the way, the leases that it has extended before stay extended.
         """
         names: dict[str, list[Request]] = {}
         for request in map(stored, requests):
@@ -176,8 +176,8 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
         over: OneConnection | None = None,
         first: First[T] | None = None,
     ) -> T:
-        """Apply the rule to the name's state, in one atomic step of the store. ``first``: does so
-        in one statement, for a state that it knows."""
+        """Apply the rule to the name's state, as one atomic change. ``first``: tried before, saves
+        the read if the name is in the one state that it expects."""
         row, over = row_id(self._prefix, name), over or self._steps
         done = self._try(over, partial(self._attempt, row, name, rule, first))
         if not isinstance(done, Applied):
@@ -185,13 +185,13 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
         reply, is_new, state = done
         self._note(name, state, over)
         if is_new and int(row[-4:], 16) % PRUNE_EVERY == 0:
-            with suppress(Missed, BackendError):  # there is a next time; the step itself is done
+            with suppress(Missed, BackendError):  # the step is done; another one will prune
                 self._steps.use(prune_some)
         return reply
 
     def _note(self, name: str, state: grant.State, over: OneConnection) -> None:
-        """Write down the last words of the last one that lost it, as a name has one row for them.
-        The step itself is done already; if the process dies before this, there are none."""
+        """Write down the last words of the lease that was lost last: a name has one row for them.
+        The step itself is done already. If the process dies before this, they are missing."""
         if found := [*last_words(name, state)]:
             values = values_of(self._prefix, found[-1])
             with suppress(BackendError):
@@ -200,7 +200,7 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
     def _attempt(
         self, row: str, name: str, rule: Rule[T], first: First[T] | None, connection: Connection
     ) -> T | Applied[T]:
-        """Read the row and apply the rule."""
+        """Try ``first``, then read the row and apply the rule. Raises Missed like ``_apply``."""
         found = None
         if first is not None:
             reply, found = first(connection, row)
@@ -212,7 +212,7 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
     def _apply(
         self, connection: Connection, row: str, name: str, found: Row, rule: Rule[T]
     ) -> Applied[T]:
-        """Compare and set."""
+        """Apply the rule to the row, and write it. Raises Missed if it has changed meanwhile."""
         now, version, *_ = found
         dialect = connection.dialect
         state = state_of(found)
@@ -238,7 +238,7 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
     def _extend(
         self, name: str, requests: Sequence[Request], rows: dict[str, Row]
     ) -> list[Renewal]:
-        """By the row that was read; if it has changed since, in a step of its own."""
+        """Extend from the row that was read. If it has changed since, read it again."""
         row = row_id(self._prefix, name)
         if row not in rows:
             return [Renewal(None)] * len(requests)
@@ -253,8 +253,8 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
         return reply
 
     def _extend_each(self, names: dict[str, list[Request]], told: dict[str, list[Renewal]]) -> None:
-        """One row that cannot be read, or that somebody has locked, does not keep the others from
-        being renewed. If a second one is refused, or the only one, the rest are given up."""
+        """Rows that cannot be read, or one that somebody has locked, do not keep the others from
+        being renewed. If a second row fails otherwise, or the only one, the rest are given up."""
         failed = len(names) == 1
         ordered = sorted(names, key=lambda name: -(*self._refused, name).index(name))
         for start in range(0, len(ordered), READ_AT_ONCE):

@@ -1,5 +1,6 @@
--- The statements that most databases share. The file of a database has those that differ there.
--- They are named, and read by dialect.py; sqlite.sql explains the columns.
+-- The statements that most databases share. Each database has a file with those that differ there.
+-- dialect.py reads the files, and knows the statements by their names. sqlite.sql explains the
+-- columns.
 
 -- name: read
 SELECT {clock}, found.version, found.fence, found.state

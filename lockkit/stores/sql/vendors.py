@@ -1,4 +1,4 @@
-"""The servers that lockkit can lock in, and their differences, for every driver."""
+"""The database servers in which a lock table can be, and how they differ, for every driver."""
 
 from __future__ import annotations
 
@@ -26,25 +26,30 @@ from lockkit.stores.sql.connector import Missed, Stale
 from lockkit.stores.sql.driver import DriverConnection
 
 DRIVERS: Final = ("psycopg", "psycopg2", "pymysql", "MySQLdb")
-"""Modules. Others tell errors, and have sockets, in ways of their own."""
+"""Their modules. Other drivers report errors and show their sockets in ways that lockkit does not
+know."""
 
 CANCELLED = "57014"
+"""PostgreSQL's code for a cancelled statement. The connection goes on."""
 
 LOST_CLASSES = ("08", "57")
-"""Connection exceptions, and a server that shuts down or has lost a process."""
+"""How PostgreSQL's codes begin for a broken connection, and for a server that shuts down or has
+lost a process."""
 
 PREPARE = "SET SESSION innodb_lock_wait_timeout = 1"
-"""Seconds, after which a step is retried. With 50, the default, it would count as hanging."""
+"""A step that waits a second for a locked row is tried again. With 50 seconds, the default, it
+would count as hanging."""
 
 
 class Vendor(ABC):
     """What a server's errors mean, and what a new connection to it needs."""
 
     name: ClassVar[str]
-    """Its name in SQLAlchemy and Django, and that of the file with its statements."""
+    """The name of the file with its statements, by which SQLAlchemy and Django know it, too."""
 
     missed: ClassVar[frozenset[str]]
-    """Codes of what was not applied because of somebody else: to be tried again."""
+    """Codes of statements that were not applied because somebody else was in the way. They are
+    tried again."""
 
     missing_table: ClassVar[str]
 
@@ -53,22 +58,23 @@ class Vendor(ABC):
 
     @abstractmethod
     def code(self, error: BaseException) -> str | None:
-        """The server's code; None if it has said nothing."""
+        """The server's code in a driver's error; None if the server has said nothing."""
 
     @abstractmethod
     def is_lost(self, code: str) -> bool:
-        """Whether the connection is over."""
+        """Whether the connection is over after an error with this code."""
 
     @abstractmethod
     def is_refusal(self, error: BaseException) -> bool:
-        """Whether it does not pass by itself: a password, a permission, a missing database."""
+        """Whether the error does not pass by itself: it is about a password, a permission, or a
+        missing database."""
 
     def prepare(self, connection: DriverConnection) -> None:
         """Called once for each new connection. Raises like ``Connection.execute``."""
         return
 
     def failure(self, error: BaseException, statement: str, remedy: str) -> Missed | LockError:
-        """The typed error for a driver's. ``remedy`` says how to make the table."""
+        """The error to raise for a driver's error. ``remedy`` says how to make the table."""
         code = self.code(error)
         if code in self.missed:
             return Missed()
@@ -99,7 +105,7 @@ class PostgreSQL(Vendor):
     unwritable = frozenset({"22021", "22P05"})
 
     def code(self, error: BaseException) -> str | None:
-        """As psycopg and psycopg2 have it."""
+        """In psycopg it is ``sqlstate``, in psycopg2 ``pgcode``."""
         state: str | None = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
         return state
 
@@ -111,7 +117,7 @@ class PostgreSQL(Vendor):
 
 
 class MySQL(Vendor):
-    """Both: what lockkit needs of them is the same."""
+    """MySQL and MariaDB: lockkit needs the same of both."""
 
     name = "mysql"
     missed = frozenset({"1020", "1062", "1205", "1213", "3101"})
@@ -120,7 +126,7 @@ class MySQL(Vendor):
     missing_table = "1146"
 
     def code(self, error: BaseException) -> str | None:
-        """As PyMySQL and mysqlclient have it."""
+        """In PyMySQL and mysqlclient it is the first argument of the error."""
         found = error.args[0] if error.args else None
         return str(found) if isinstance(found, int) else None
 
@@ -132,7 +138,7 @@ class MySQL(Vendor):
 
     def prepare(self, connection: DriverConnection) -> None:
         connection.execute(PREPARE, {})
-        charset = connection.driver.character_set_name()  # of PyMySQL and mysqlclient
+        charset = connection.driver.character_set_name()  # PyMySQL and mysqlclient have it
         if charset != "utf8mb4":
             raise ConfigurationError(
                 f"the connection to the lock database has the character set {charset}, in which "
@@ -149,7 +155,8 @@ VENDORS: Final[dict[str, Vendor]] = {
 
 
 def vendor_of(name: str, driver: Any) -> Vendor:
-    """``driver``: the module. Raises ConfigurationError."""
+    """The vendor of that name. ``driver``: the module of its driver. Raises ConfigurationError for
+    a driver that lockkit does not use."""
     found = driver.__name__ if isinstance(driver, ModuleType) else type(driver).__name__
     if found not in DRIVERS:
         raise ConfigurationError(
@@ -159,14 +166,15 @@ def vendor_of(name: str, driver: Any) -> Vendor:
 
 
 def unavailable(what: str, error: BaseException) -> BackendUnavailable:
-    """For a driver's error, with the first line of its words: StoreRefused if the server is up."""
+    """The error to raise for a driver's error, with the first line of its text. It is StoreRefused
+    if the server has refused, and will refuse again."""
     is_refusal = any(vendor.is_refusal(error) for vendor in VENDORS.values())
     kind, fails = (StoreRefused, "refuses") if is_refusal else (BackendUnavailable, "fails")
     return kind(f"{what} {fails}: {first_line(error)}")
 
 
 def connected(driver: Any, module: Any, vendor: Vendor, remedy: str) -> DriverConnection:
-    """A connection that is ready for use; see DriverConnection."""
+    """A connection that is ready for use. The arguments are those of DriverConnection."""
     kind: type[DriverConnection] = DriverConnection
     if hasattr(driver, "pgconn"):
         from lockkit.stores.sql.psycopg import PsycopgConnection
@@ -179,7 +187,7 @@ def connected(driver: Any, module: Any, vendor: Vendor, remedy: str) -> DriverCo
     connection = kind(driver, module, vendor, remedy)
     try:
         vendor.prepare(connection)
-    except BaseException:  # nobody else knows of it
+    except BaseException:  # nobody else would close it
         connection.close()
         raise
     return connection

@@ -1,6 +1,7 @@
-"""Last words in the table: rows of a prefix that no alias can have, one for each slot of a store.
+"""Last words in the table: rows with a prefix that no alias can have, one row for each slot.
 
-A loss is written down after the step that found it: if the process dies in between, it is not.
+They are written after the step that found the loss: if the process dies in between, they are not.
+See ``engine.last_words``.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ Row = tuple[int, str, int, str]
 
 
 def prefix_of_words(prefix: str) -> str:
-    """No KEY_PREFIX has braces. It is hashed because it may fill the column."""
+    """A prefix that no alias can have, because no KEY_PREFIX has braces. The alias's own prefix is
+    hashed, because it may be as long as the column."""
     return "{words}" + hashlib.sha256(prefix.encode()).hexdigest()[:32]
 
 
@@ -39,7 +41,7 @@ def row_of_words(prefix: str, name: str) -> str:
 
 
 def values_of(prefix: str, words: Words) -> Parameters:
-    """The row. It has no token."""
+    """The columns of the row with these words. They do not contain the token."""
     holder = words.holder
     told = (words.name, words.at, words.by, words.kind, words.permits, holder.owner, holder.fence,
             holder.granted, holder.renewed, holder.until, holder.ttl, holder.max_hold,
@@ -59,8 +61,8 @@ def is_words(text: object) -> bool:
 
 
 def words_in(rows: Rows, dialect: Dialect, prefix: str, name: str | None) -> Iterator[LockInfo]:
-    """The words that were written down, and those of leases that were abandoned so long ago that
-    they are not listed as held any more, in rows that nobody has used since."""
+    """The words that were written down; and those of leases that nobody has written down yet. Such
+    a lease was abandoned so long ago that no listing shows it, and its name was not used since."""
     if name is None:
         pages = rows_of(rows, dialect, prefix_of_words(prefix)), rows_of(rows, dialect, prefix)
     else:
@@ -78,11 +80,12 @@ def words_in(rows: Rows, dialect: Dialect, prefix: str, name: str | None) -> Ite
 
 
 def rows_of(rows: Rows, dialect: Dialect, prefix: str) -> Iterator[Row]:
-    """Its rows with a state; in pages, so that neither memory nor a read transaction grows."""
+    """The rows of this prefix that have a state. They are read in pages, so that neither memory nor
+    a read transaction grows."""
     after = ""
     while True:
         found = rows(dialect.page, {"after": after, "prefix": prefix, "most": PAGE})
-        for now, after, _, name, fence, says, text in found:  # noqa: B007  it goes on there
+        for now, after, _, name, fence, says, text in found:  # noqa: B007  for the next page
             if says == prefix and text != FREE:
                 yield now, name, fence, text
         if len(found) < PAGE:
@@ -95,7 +98,7 @@ def _one(found: Sequence[Sequence[Any]], name: str) -> Iterator[Row]:
 
 
 def _abandoned(name: str, text: str, fence: int, now: int) -> Iterator[Words]:
-    """What cannot be read is left to the listing."""
+    """The last words in a state. A state that cannot be read has none: the listing reports it."""
     with suppress(LockError):
         state = decode(text, fence)
         state.prune(now)
@@ -103,7 +106,8 @@ def _abandoned(name: str, text: str, fence: int, now: int) -> Iterator[Words]:
 
 
 def _words(text: str) -> Words | None:
-    """None for what lockkit has not written: words are for information, and hold nothing."""
+    """The words in a row. None if lockkit has not written them: words only inform, so a row that
+    cannot be read is ignored."""
     try:
         name, at, by, kind, permits, owner, *times, ttl, max_hold, shared = json.loads(text)[
             "words"
