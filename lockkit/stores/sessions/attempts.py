@@ -1,6 +1,6 @@
 """The usual work of a session: an attempt that gets the lock, and its release.
 
-If a session is idle, each is one exchange. All other outcomes are for the steps in ``store``.
+If a session is idle, each of them is one exchange. For all else, the steps in ``store`` go on.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from lockkit.stores.sessions.session import Session
 
 LONGEST = 24
-"""Days of a ttl. PostgreSQL's time limits end before 25 days."""
+"""The most days of a ttl. PostgreSQL's time limits can be set to less than 25 days."""
 
 
 class Attempts(Direct):
-    """Over the sessions of this process with one database."""
+    """Attempts and releases, over the sessions of this process with one database."""
 
     _sql: ClassVar[Dialect]
 
@@ -60,17 +60,17 @@ class Attempts(Direct):
     @staticmethod
     @abstractmethod
     def _arguments(settings: AliasSettings, options: Said) -> dict[str, object]:
-        """The driver's, for each connection. Raises ConfigurationError."""
+        """The driver's arguments for each connection. Raises ConfigurationError."""
 
     @classmethod
     @abstractmethod
     def _connected(cls, arguments: Arguments, *, may_be_pooled: bool) -> Connection:
-        """Open a connection, which asks for them again if it opens another one. Raises a
-        BackendError or ConfigurationError."""
+        """Open a connection. To cancel a statement it may open another one, and then calls
+        ``arguments`` again. Raises a BackendError or ConfigurationError."""
 
     @staticmethod
     def _prefix_of(settings: AliasSettings, _arguments: dict[str, object]) -> str:
-        """The prefix of each name: its key is made of both."""
+        """The text before each name: the name's key is made of both."""
         return settings.key_prefix
 
     def ddl(self) -> str:
@@ -135,7 +135,7 @@ class Attempts(Direct):
         assert session.connection is not None
         tells = self._sql.silence(ttl, session.connection)
         if tells:
-            session.is_told(None)  # until it is known to have been told
+            session.is_told(None)  # until the reply has come
         return tells
 
     def _key(self, request: Request) -> str:
@@ -143,7 +143,7 @@ class Attempts(Direct):
 
 
 def check_length(ttl: float) -> None:
-    """Raise ConfigurationError if the server would end the session sooner."""
+    """Raise ConfigurationError for a ttl that is longer than the server can wait."""
     if ttl > LONGEST * 24 * 3600:
         raise wrong("ttl", ttl, f"at most {LONGEST} days for locks of a database's sessions")
 

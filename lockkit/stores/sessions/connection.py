@@ -16,6 +16,7 @@ CANCELLED = frozenset({"57014", "1317"})
 """The codes of a cancelled statement: PostgreSQL's; MySQL's and MariaDB's."""
 
 Rows = Sequence[Sequence[str | None]]
+"""The rows of a reply."""
 
 
 class Prepared(NamedTuple):
@@ -29,14 +30,15 @@ Statement = str | Prepared
 
 
 class SessionEnded(OutcomeUnknown):
-    """What the session held is no longer held, and no other session can say otherwise."""
+    """The session is over for this process, so its lock can no longer be relied on. At the server
+    it may live on for a while: see ``pool.Remains``."""
 
 
 class Refused(Exception):
     """The server's answer to a statement is an error; the session goes on."""
 
     def __init__(self, code: str, text: str, *, for_good: bool = False) -> None:
-        """``for_good``: it will refuse the next one as well."""
+        """``for_good``: it will refuse the same statement again."""
         super().__init__(text)
         self.code = code
         self.for_good = for_good
@@ -47,10 +49,10 @@ class Connection(ABC):
 
     descriptor: int
     poll: native.Poll
-    """Says whether it can be read from. Asked only by the one whose turn it is."""
+    """Says whether it can be read from. Called only by the step whose turn it is."""
 
     identity: str
-    """What the server calls the session. The first value of each reply repeats it."""
+    """The server's number of the session. The first value of each reply repeats it."""
 
     started: str
     """Distinguishes it from another session with the same identity."""
@@ -76,7 +78,8 @@ class Connection(ABC):
     _generation: int | None = None  #: of the process that reads from it
 
     def __del__(self) -> None:
-        """Not in a forked child: a driver's goodbye would end the session of its parent."""
+        """Close it, but not in a forked child: the driver's goodbye would end the session of the
+        parent."""
         if self._generation is not None and process.is_generation(self._generation):
             self.close()
 
@@ -93,9 +96,9 @@ class Connection(ABC):
         process.after_fork(self._let_go)
 
     def _let_go(self) -> None:
-        """In a forked child, which neither uses nor closes it. The server must notice when the
-        parent dies, so the null device replaces its socket here. The number is another file's in
-        the child of a child that had closed all files."""
+        """Called in a forked child, which neither uses nor closes it. The server must notice when
+        the parent dies, so the null device replaces the socket here; unless the descriptor is of
+        another file by now, as in the child of a child that had closed all files."""
         with suppress(OSError), open(os.devnull, "rb") as nothing:
             if not self.is_closed and os.path.samestat(self._file, os.fstat(self.descriptor)):
                 os.dup2(nothing.fileno(), self.descriptor, inheritable=False)
@@ -110,9 +113,9 @@ class Connection(ABC):
 
     @abstractmethod
     def fetch(self) -> Rows | None:
-        """The rows of the last of the statements sent; None: it is not finished.
+        """The rows of the last of the statements sent. None: the reply is not complete.
 
-        Raises Refused, SessionEnded. Reads only what can be read.
+        Raises Refused, SessionEnded. Does not wait, except as ``reads_block`` says.
         """
 
     @abstractmethod
@@ -125,7 +128,7 @@ class Connection(ABC):
         Raises a LockError or an OSError."""
 
     def shut_down(self) -> None:
-        """Make its reader fail, unless it is closed. Closing it is for the reader."""
+        """Make the step that reads from it fail, unless it is closed. That step closes it."""
         shut_down(self.descriptor, lambda: self.is_closed)
 
     @abstractmethod

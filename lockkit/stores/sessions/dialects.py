@@ -1,6 +1,6 @@
 """How a session is asked for a lock: the statements of each server and mode.
 
-The first value of each row that is read is what the server calls the session, and the second says
+In each row that is read, the first value is the server's number of the session, and the second says
 whether the session has the lock.
 """
 
@@ -24,10 +24,10 @@ from lockkit.model.types import Finding
 from lockkit.stores.sessions.connection import Connection, Refused, Rows, Statement
 
 KEPT_DAYS = 1
-"""Older rows that nobody has locked are deleted when another one is made."""
+"""Days after which a row that nobody has locked is deleted, when another row is made."""
 
 PRUNED = 100
-"""The most that are then deleted."""
+"""The most rows that are deleted at once."""
 
 YES = frozenset({"t", "1"})
 
@@ -43,29 +43,32 @@ class Dialect(ABC):
     """Statements of one server and mode. A ``key`` stands for a name; it is safe in a statement."""
 
     me: ClassVar[str]
-    """What the server calls the session."""
+    """The expression for the server's number of the session."""
 
     create: ClassVar[str] = ""
     """Makes its table."""
 
     durably: ClassVar[str] = ""
-    """Said first in the transaction that makes it: no crash of the server undoes that then."""
+    """The first statement of the transaction that makes the table: after it, no crash of the server
+    undoes that."""
 
     prepared: ClassVar[str] = ""
     """The statements that each session runs first."""
 
     begins: ClassVar[bool] = False
-    """Whether a take begins a transaction: one that got nothing must be ended. Every server ends an
-    idle one."""
+    """Whether a take begins a transaction. If the take got nothing, the transaction must be ended.
+    Every server can end a session whose transaction is idle."""
 
     @staticmethod
     @abstractmethod
     def key_of(name: str) -> str:
-        """``name``: with the prefix. No two names have the same key."""
+        """The key of a name, which includes the prefix. It is a hash of 64 bits or more, so no two
+        names that are in use have the same key in practice."""
 
     @abstractmethod
     def take(self, key: str, silence: str) -> Statement:
-        """Take the lock if it is free. It usually is, so nothing more is asked."""
+        """Take the lock if it is free. It usually is, so nothing more is asked. ``silence``: what
+        ``silence()`` has returned."""
 
     @abstractmethod
     def waiting(self, key: str) -> Statement:
@@ -84,16 +87,16 @@ class Dialect(ABC):
         raise NotImplementedError
 
     def prune(self) -> str:
-        """Delete some rows that nobody has used for long and nobody else has locked. Those in its
-        reply are only locked so far; ``delete`` must follow."""
+        """Delete some rows that are old and that nobody else has locked. Rows in the reply are only
+        locked so far: ``delete`` must follow."""
         raise NotImplementedError
 
     def delete(self, keys: Sequence[str]) -> str:
-        """Delete these, which are locked."""
+        """Delete the rows with these keys, which ``prune`` has locked."""
         raise NotImplementedError
 
     def hello(self) -> str:
-        """Ask for nothing."""
+        """Ask only for the number of the session."""
         return f"select {self.me}"
 
     @abstractmethod
@@ -102,11 +105,11 @@ class Dialect(ABC):
 
     @abstractmethod
     def check(self, key: str) -> str:
-        """Whether the session has the lock."""
+        """Ask whether the session has the lock."""
 
     @abstractmethod
     def free(self, key: str, *, held: bool) -> Statement:
-        """Give back all that the session has."""
+        """Give back all that the session has. ``held``: whether the claim was granted."""
 
     @abstractmethod
     def beat(self, silence: str) -> Statement:
@@ -114,11 +117,11 @@ class Dialect(ABC):
 
     @abstractmethod
     def silence(self, ttl: float, connection: Connection) -> str:
-        """Have the server end the session when it is silent for ``ttl`` seconds; empty if it does
-        so anyway."""
+        """The part of a statement that has the server end the session when it is silent for ``ttl``
+        seconds; empty if it does so already, or cannot."""
 
     def failure(self, refusal: Refused) -> LockError:
-        """The error to raise for the server's."""
+        """The error to raise for a refusal of the server."""
         kind = StoreRefused if refusal.for_good else BackendUnavailable
         return kind(f"the database server refused a statement: {refusal} ({refusal.code})")
 

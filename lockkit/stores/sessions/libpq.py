@@ -1,6 +1,6 @@
 """Connections to PostgreSQL: psycopg 3 makes them, and libpq sends without waiting.
 
-A pooler gives its clients session numbers of its own, by which it is noticed.
+A pooler is noticed because it tells its clients other session numbers than the server does.
 """
 
 from __future__ import annotations
@@ -52,10 +52,12 @@ select pg_backend_pid()::text, backend_start::text, pg_is_in_recovery(),
         'transaction_timeout'))
 from pg_stat_activity where pid = pg_backend_pid()
 """
-"""It switches off the time limits that this version has: they would end a lease or a wait. In a
-stricter isolation, it would be an error if two make the same row at once."""
+"""Prepares a session. It switches off those time limits that the server's version has, because they
+would end a lease or a wait. In a stricter isolation, one of two sessions that make the same row at
+once would get an error."""
 
 HEAR_OF_DEAD_WAITERS = "set client_connection_check_interval = '1s'"
+"""Has the server look each second whether the client of a waiting statement is still there."""
 
 
 class PostgresConnection(Connection):
@@ -102,7 +104,7 @@ class PostgresConnection(Connection):
                 self._ask(HEAR_OF_DEAD_WAITERS)
 
     def _ask(self, statement: str) -> Rows:
-        """Its reply. Raises BackendUnavailable if it does not come in time."""
+        """The reply to a statement. Raises BackendUnavailable if it does not come in time."""
         until = now() + ANSWER_SECONDS
         self.send(statement)
         try:
@@ -132,7 +134,7 @@ class PostgresConnection(Connection):
 
     def fetch(self) -> Rows | None:
         try:
-            self._libpq.flush()  # what an interrupt has kept back
+            self._libpq.flush()  # an interrupt may have kept something back
             self._libpq.consume_input()
             while not self._libpq.is_busy():
                 result = self._libpq.get_result()
@@ -162,7 +164,8 @@ class PostgresConnection(Connection):
             raise no_connection(error) from error
 
     def _cancel_by_another(self) -> None:
-        """An older libpq may wait without end, and hold up all threads of the process meanwhile."""
+        """Cancel the statement over another connection. An older libpq's own way may wait without
+        end, and hold up all threads of the process meanwhile."""
         with closing(psycopg.connect(**self._arguments())) as other:
             other.pgconn.send_query(f"select pg_cancel_backend({self.identity})".encode())
             native.poll(other.pgconn.socket)(CANCEL_SECONDS * 1000)
@@ -190,7 +193,7 @@ class PostgresConnection(Connection):
         return Refused(code, text, for_good=code.startswith(POSTGRESQL_REFUSED))
 
     def _ended(self, error: BaseException) -> SessionEnded:
-        """The server's last words, if it has said any, may still be unread."""
+        """The server may have sent a reason before it closed the connection: read it first."""
         with suppress(psycopg.Error):
             while (result := self._libpq.get_result()) is not None:
                 self.said_end |= bool(result.error_field(DiagnosticField.SQLSTATE))

@@ -42,8 +42,8 @@ class MySQLSessions(SessionStore):
                 f"{settings.shown_location} needs PyMySQL: pip install 'lockkit[mysql]'"
             ) from error
         wrong = ConfigurationError(
-            f"{settings.place} is not a MySQL URL, or has after its "
-            f"question mark what is not one of {', '.join(SAID)}; it looks like "
+            f"{settings.place} is not a MySQL URL, or has an option "
+            f"after its question mark that is not one of {', '.join(SAID)}; it looks like "
             "mysql://user@host/database?mode=advisory"
             + near_option(settings.location, (*SAID, *OURS))
         )
@@ -84,7 +84,8 @@ class GetLockStore(MySQLSessions, Queued):
 
     @staticmethod
     def _prefix_of(settings: AliasSettings, arguments: dict[str, object]) -> str:
-        """GET_LOCK does not know databases. Some servers ignore the case of a database's name."""
+        """The names of GET_LOCK are shared by all databases of a server, so the database's name is
+        put before them; in lower case, because some servers ignore its case."""
         return f"{str(arguments['database'] or '').lower()}\0{settings.key_prefix}"
 
 

@@ -18,9 +18,10 @@ LONGEST = 64
 
 
 def of_sessions(what: str, where: str) -> str:
-    """MySQL's information_schema cannot be read while the statement of any session has a character
-    that utf8mb3 lacks; its other table is empty if the performance schema is off. MariaDB has only
-    the first one, and skips what is marked for this version of MySQL."""
+    """A query of the server's list of sessions. MySQL has two. That in information_schema cannot be
+    read while the statement of any session has a character that utf8mb3 lacks; that in
+    performance_schema is empty if the performance schema is off. MariaDB has only the first list,
+    and skips the parts in ``/*!80022 … */``, which are for MySQL from version 8.0.22 on."""
     return (
         "/*!80022 if(@@performance_schema, "
         f"(select {what} from performance_schema.processlist where {where}), */"
@@ -29,11 +30,11 @@ def of_sessions(what: str, where: str) -> str:
 
 
 WRITABLE = "concat(@@global.read_only) in ('0', 'OFF')"
-"""Asked because a primary that was made a replica goes on locking in its open sessions."""
+"""Asked each time, because a primary that becomes a replica goes on locking in open sessions."""
 
 
 class MySQL(Dialect):
-    """The common part of its two modes. ``silence`` is a statement before others, if any."""
+    """The common part of both modes. ``silence`` is a statement to put before others, or empty."""
 
     me: ClassVar[str] = "connection_id()"
 
@@ -43,14 +44,16 @@ class MySQL(Dialect):
         return f"set session wait_timeout = {max(math.ceil(ttl), 1)}; "
 
     def waiting(self, key: str) -> str:
-        """A claim that asks this as well, or is in another database, does not wait for it."""
+        """Count the sessions of this database whose statement is exactly that of ``join``. Sessions
+        that ask this question do not wait, although it contains that statement."""
         statement = self.join(key).replace("'", "''")
         waits = of_sessions("count(*)", f"db <=> database() and info = '{statement}'")
         return f"select connection_id(), {waits}"
 
     def find(self, identity: str, started: str) -> str:
-        """``started``: where its client connected from. Over a unix socket that is the same for
-        all, but there the server hears of a client's end at once."""
+        """``started``: where its client connected from. Over a unix socket that is the same for all
+        sessions, so the session counts as gone: there, the server notices a client's end at once.
+        """
         where = f"id = {identity} and host = '{started}'"
         there = of_sessions("count(*)", where) if ":" in started else "0"
         return f"select connection_id(), {there}"
@@ -72,7 +75,7 @@ class GetLock(MySQL):
 
     def is_undecided(self, rows: Rows) -> bool:
         """GET_LOCK returns NULL if a KILL QUERY came, perhaps for the statement before it. On a
-        read-only server it is not asked: a new connection is refused for that reason."""
+        server that is read only, it is not called, and the reply is NULL as well."""
         return rows[0][1] is None
 
     def join(self, key: str) -> str:
@@ -112,7 +115,8 @@ class MySQLRow(MySQL, OfRows):
         return rows[0][1] == "-1"
 
     def make(self, key: str, name: str) -> str:
-        """Not if it is there: even INSERT IGNORE then waits for the session that has locked it."""
+        """Insert the row only if it is not there: even INSERT IGNORE would wait for a session that
+        has locked it."""
         return (
             "rollback; set @lockkit = 0; insert ignore into lockkit_row (id, name) "
             f"select '{key}', '{name}' from dual "
@@ -126,7 +130,7 @@ class MySQLRow(MySQL, OfRows):
         )
 
     def delete(self, keys: Sequence[str]) -> str:
-        """Keys are hashes of ours."""
+        """The keys are hashes, so they need no quoting of special characters."""
         ids = ", ".join(f"'{key}'" for key in keys)
         return f"delete from lockkit_row where id in ({ids}); commit"
 

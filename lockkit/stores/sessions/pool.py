@@ -25,14 +25,16 @@ Route = tuple[str, str]
 """A claim: its name and its token."""
 
 PATIENCE = 10.0
-"""Seconds: a claim that waits for a session, or was just given one, asks much sooner."""
+"""Seconds after which a claim counts as gone if it waits for a session, or was just given one, and
+asks for nothing more. A claim that is alive asks much sooner."""
 
 GRACE = 5.0
 """Seconds past the end of its lease after which a session counts as forgotten."""
 
 
 class Remains(NamedTuple):
-    """A session whose connection broke: at the server it may live on, until its silence ends it."""
+    """A session whose connection broke. At the server it may live on until it has been silent for
+    its TTL."""
 
     identity: str
     started: str
@@ -46,7 +48,7 @@ class _Place(Signal):
 
     def __init__(self) -> None:
         super().__init__()
-        self.until = 0.0  #: a claim that does not ask until then has gone
+        self.until = 0.0  #: the claim has gone if it does not ask until then
 
 
 class Sessions:
@@ -67,12 +69,12 @@ class Sessions:
         self._remains: dict[Route, Remains] = {}
 
     def _forget(self) -> None:
-        """In a forked child. It closes none of its parent's connections."""
+        """Called in a forked child, which closes none of its parent's connections."""
         self._inherited += [self._pinned, self._idle]
         self._reset()
 
     def of(self, route: Route) -> Session | None:
-        """The session of this claim."""
+        """The session of this claim. None: it has none, or none any more."""
         session = self._pinned.get(route)
         if session is not None and session.is_over:
             self.part(route, is_broken=True)
@@ -82,11 +84,10 @@ class Sessions:
     def pin(
         self, route: Route, owner: object, *, waits: bool = False, opens: bool = True
     ) -> Session | None:
-        """A session for this claim: an idle one; else, if it ``opens``, one that is not connected
-        yet.
+        """A session for this claim: an idle one; else, if ``opens``, one that is not connected yet.
 
-        None: all are in use. ``waits``: it keeps a place among those who wait for one.
-        ``owner``: may end it by ``close``.
+        None: there is none. ``waits``: the claim then has a place among those that wait for one.
+        ``owner``: its ``close`` ends the session.
         """
         with self._mutex:
             if not ((not self._places or self._is_first(route)) and self._has_room()):
@@ -98,24 +99,24 @@ class Sessions:
             if session is not None:
                 self._places.pop(route, None)
                 session.owner, session.claim = weakref.ref(owner), route
-                session.until = now() + PATIENCE  # till it is asked for something
+                session.until = now() + PATIENCE  # until the claim asks it for something
                 self._pinned[route] = session
         if session is not None and self._places and len(self._pinned) < self.most:
             self._next()  # two came free at once, and only this claim was told
         return session
 
     def shortest(self) -> float:
-        """The ttl of the lease that has the shortest one."""
+        """The shortest ttl of all leases that these sessions hold; infinite if there are none."""
         leases = (s for s in list(self._pinned.values()) if s.holds and s.until > now())
         return min((session.ttl for session in leases), default=math.inf)
 
     def waits(self, route: Route) -> Signal | None:
-        """Its place among those who wait for a session."""
+        """The place of this claim among those that wait for a session. None: it has none."""
         return self._places.get(route)
 
     def unpin(self, route: Route, session: Session) -> None:
-        """The claim is over, and its session free for the next. The claim may have a new session
-        by now, in which another step ends what remains of this one."""
+        """The claim is over; its session is idle now. If the claim has another session by now, that
+        one stays: another step uses it to end what remains of this one."""
         with self._mutex:
             if self._pinned.get(route) is session:
                 del self._pinned[route]
@@ -126,8 +127,8 @@ class Sessions:
             self._next()
 
     def part(self, route: Route, *, is_broken: bool = False) -> None:
-        """The session cannot be used any more. If the server may not hear of its end at once, what
-        it may still hold there is remembered."""
+        """End the session of this claim, which cannot be used any more. If the server may not
+        notice that at once, the session is remembered: see ``remains``."""
         with self._mutex:
             session = self._pinned.get(route)
             if session is None:
@@ -141,7 +142,7 @@ class Sessions:
         self._next()
 
     def remains(self, route: Route) -> Remains | None:
-        """What this claim's former session may still hold."""
+        """The former session of this claim, if it may still hold the lock."""
         left = self._remains.get(route)
         if left is not None and left.until < now():
             self._remains.pop(route, None)
@@ -149,7 +150,7 @@ class Sessions:
         return left
 
     def buried(self, route: Route) -> None:
-        """The server has ended what remained."""
+        """Forget the former session: the server has ended it."""
         self._remains.pop(route, None)
 
     def leave(self, route: Route) -> None:
@@ -173,7 +174,8 @@ class Sessions:
         self._next()
 
     def _open(self) -> Connection:
-        """Raises a BackendError, or ConfigurationError if somebody else here has that session."""
+        """Raises a BackendError; or ConfigurationError if another connection of this process leads
+        to the same session of the server, which only a pooler can do."""
         connection = self._connect()
         for other in [*self._pinned.values(), *self._idle]:
             known = other.connection
@@ -183,7 +185,7 @@ class Sessions:
         return connection
 
     def _is_first(self, route: Route) -> bool:
-        """Whether it is the first of those who wait for a session."""
+        """Whether this claim is the first of those that wait for a session and are not gone."""
         moment = now()
         for other, place in list(self._places.items()):
             if other == route:
@@ -199,16 +201,17 @@ class Sessions:
         return len(self._pinned) < self.most
 
     def _alive(self) -> Session | None:
-        """The idle session that was used last; the server ends those that are not used."""
+        """The idle session that was used last. The server ends those that are not used."""
         while self._idle:
             session = self._idle.pop()
             if session.is_used or (session.connection and session.connection.is_alive()):
-                return session  # or a release that came twice still waits there for its reply
+                return session  # used: a release that came twice still waits for a reply there
             session.end()
         return None
 
     def _sweep(self) -> None:
-        """End what nobody has renewed or released: it is over at the server as well."""
+        """End sessions whose lease nobody has renewed or released in time: the server has ended
+        them as well."""
         moment = now()
         for route, session in list(self._pinned.items()):
             if session.until + GRACE < moment and not session.is_used:
@@ -221,7 +224,8 @@ class Sessions:
 
 
 class Parting:
-    """An error within it ends the session, unless a reply may still come."""
+    """A context in which an error ends the session of the claim, unless the session waits for the
+    lock: its reply may still come."""
 
     def __init__(self, sessions: Sessions, sql: Dialect, route: Route) -> None:
         self._sessions, self._sql, self._route = sessions, sql, route
@@ -234,7 +238,7 @@ class Parting:
             raise found from error
 
     def of(self, error: BaseException) -> BaseException:
-        """Part with the session if need be; returns the error to raise."""
+        """End the session if need be; returns the error to raise."""
         sessions, route = self._sessions, self._route
         if isinstance(error, SessionEnded):
             sessions.part(route, is_broken=True)

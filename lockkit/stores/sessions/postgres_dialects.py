@@ -11,11 +11,12 @@ from lockkit.stores.sessions.connection import Connection, Prepared, Statement
 from lockkit.stores.sessions.dialects import KEPT_DAYS, PRUNED, Dialect, OfRows, digest
 
 SILENCE = "case when {0} <> '' then set_config('idle_session_timeout', {0}, false) end"
-"""Setting it takes longer than taking a lock. Older versions have no such setting."""
+"""Only done for a text that is not empty: setting it takes longer than taking a lock, and versions
+before 14 have no such setting."""
 
 
 class Postgres(Dialect):
-    """The common part of its two modes. ``silence`` is an expression."""
+    """The common part of both modes of PostgreSQL."""
 
     me: ClassVar[str] = "pg_backend_pid()"
 
@@ -26,14 +27,15 @@ class Postgres(Dialect):
         )
 
     def end(self, identity: str, connection: Connection) -> str:
-        """Since version 14 it can wait for the end."""
+        """Since version 14, the server can wait until the session has ended: for a second here."""
         wait = ", 1000" if connection.ends_silence else ""
         return f"select pg_backend_pid(), pg_terminate_backend({identity}{wait})"
 
 
 class PostgresAdvisory(Postgres):
     """pg_advisory_lock, of the first 64 bits of the name's SHA-256. Planning the statements takes
-    longer than running them, so each session does that once. ``silence`` is a text."""
+    longer than running them, so each session prepares them once. ``silence`` is a number of
+    milliseconds, or empty."""
 
     prepared: ClassVar[str] = (
         "deallocate all; "  # left by the former client, if the session is a pooler's
@@ -81,7 +83,8 @@ class PostgresAdvisory(Postgres):
 
 
 class PostgresRow(Postgres, OfRows):
-    """SELECT … FOR UPDATE. A ROLLBACK gives the row back, and writes nothing."""
+    """SELECT … FOR UPDATE. A ROLLBACK gives the row back, and writes nothing. ``silence`` is an
+    expression."""
 
     missing: ClassVar[str] = "42P01"
     durably: ClassVar[str] = "SET LOCAL synchronous_commit = on; "
@@ -113,7 +116,7 @@ class PostgresRow(Postgres, OfRows):
         )
 
     def prune(self) -> str:
-        """One statement: nothing would end the transaction of a process that stops in between."""
+        """One statement: if the process stopped between two, nothing would end the transaction."""
         return (
             "delete from lockkit_row where id = any(array(select id from lockkit_row where "
             f"made < now() - interval '{KEPT_DAYS} day' limit {PRUNED} for update skip locked))"
@@ -126,7 +129,7 @@ class PostgresRow(Postgres, OfRows):
         )
 
     def free(self, key: str, *, held: bool) -> str:
-        """It was held if the transaction began before this statement."""
+        """The row was held if the transaction began before this statement."""
         ours = "select pg_backend_pid(), now() < statement_timestamp()"
         return f"{ours}; rollback" if held else f"rollback; {ours}"
 
@@ -134,7 +137,7 @@ class PostgresRow(Postgres, OfRows):
         return f"select pg_backend_pid(), now() < statement_timestamp(), {silence}"
 
     def silence(self, ttl: float, connection: Connection) -> str:
-        """For this transaction: its ROLLBACK would undo what is set for longer."""
+        """The setting is for this transaction only: its ROLLBACK would undo any other as well."""
         return f"set_config('idle_in_transaction_session_timeout', '{milliseconds(ttl)}', true)"
 
 

@@ -1,7 +1,7 @@
 """Connections to MySQL and MariaDB, by PyMySQL, which has no asyncio: it reads in worker threads.
 
-Limit: PyMySQL's public API cannot send a statement now and read its reply later. A private method
-sends.
+Limit: PyMySQL's public API cannot send a statement now and read its reply later, so a private
+method of its connection is called to send.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SETTINGS = (
     "idle_readonly_transaction_timeout = 0",  # MariaDB
     "idle_write_transaction_timeout = 0",  # MariaDB
 )
-"""Neither server has all of them."""
+"""Set for each session. A server that lacks one refuses it: neither vendor's has all of them."""
 
 ASKING = [
     (getattr(socket, name), value)
@@ -58,7 +58,7 @@ ASKING = [
     )
     if hasattr(socket, name)
 ]
-"""Not every system has all of them. PyMySQL has switched keep-alive on."""
+"""Options of TCP keep-alive, which PyMySQL has switched on. Not every system has all of them."""
 
 SAID_END = frozenset({1053, 1927, 4031})
 """Codes of a session's end: shutdown, KILL, silence."""
@@ -104,12 +104,14 @@ class MySQLConnection(Connection):
             )
 
     def is_same(self, other: Connection) -> bool:
-        """Over a unix socket nobody can tell: after a restart the server counts anew."""
+        """False over a unix socket, where nobody can tell: ``started`` is the same for all, and
+        after a restart the server counts its sessions anew."""
         return ":" in self.started and super().is_same(other)
 
     @property
     def is_closed(self) -> bool:
-        """PyMySQL closes it itself when it is interrupted in a reply, and says so later."""
+        """Asks the socket: PyMySQL closes that when it is interrupted in a reply, and notes it
+        later."""
         return bool(self._socket.fileno() < 0)
 
     def send(self, statement: Statement) -> None:

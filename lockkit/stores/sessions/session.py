@@ -34,14 +34,14 @@ from lockkit.stores.sessions.work import Ready
 R = TypeVar("R")
 
 CANCEL_AGAIN = 0.1
-"""Seconds after which a cancelled statement is cancelled again: the server may have had the first
-before the statement."""
+"""Seconds after which a statement is cancelled again: the first cancel may have reached the server
+before the statement did."""
 
 LOOK_AGAIN = 0.2
-"""Seconds after which a step that waits for its turn looks whether it has come."""
+"""Seconds after which a step that waits for its turn looks whether the turn has come."""
 
 ANSWER_SECONDS = 5.0
-"""Seconds for a statement that does not wait for a lock."""
+"""Seconds within which a statement that does not wait for a lock must be answered."""
 
 
 class Session:
@@ -49,19 +49,19 @@ class Session:
 
     def __init__(self, connect: Callable[[], Connection]) -> None:
         self._connect = connect
-        self._turns: dict[Signal, object] = {}  #: in order, each with the one that asks
+        self._turns: dict[Signal, object] = {}  #: of the steps, in order, each with its asker
         self._waits = False  #: the last statement sent waits for a lock
-        self._got: Rows | Refused | None = None  #: the reply
+        self._got: Rows | Refused | None = None  #: a reply that was read and not used yet
         self.connection: Connection | None = None
-        self.claim: Hashable = None  #: what it serves
-        self.owner: weakref.ref[object] | None = None  #: of the claim
+        self.claim: Hashable = None  #: the claim that it serves
+        self.owner: weakref.ref[object] | None = None  #: the store that made the claim
         self.is_over = False
         self.holds = False
         self.may_hold = False  #: it has asked for the lock, and has not given it back
         self.ttl = 0.0
         self.until = 0.0  #: by the local clock; the server ends a silent session no sooner
         self.number = 0  #: of its last extension
-        self.answer: Rows | None = None  #: to a take that got nothing; a step goes on with it
+        self.answer: Rows | None = None  #: the reply to a take that got nothing, for the next step
 
     @property
     def is_waiting(self) -> bool:
@@ -70,6 +70,7 @@ class Session:
 
     @property
     def is_owed(self) -> bool:
+        """Whether a reply is still to come."""
         return self.connection is not None and self.connection.is_owed
 
     @property
@@ -78,11 +79,11 @@ class Session:
         return bool(self._turns)
 
     def keeps(self, ttl: float, since: float) -> None:
-        """The server ends it when it is silent for ``ttl`` seconds."""
+        """Note that the server ends it when it is silent for ``ttl`` seconds, since that moment."""
         self.ttl, self.until = ttl, since + ttl
 
     def is_told(self, ttl: float | None) -> None:
-        """The server now has this time-out for it. None: it is not known."""
+        """Note the time-out that the server now has for its silence. None: it is not known."""
         assert self.connection is not None
         self.connection.silence = ttl
 
@@ -112,7 +113,8 @@ class Session:
         self.connection = connection
 
     def _saying(self, statement: Statement, seconds: float) -> Step[Rows]:
-        """``seconds``: also for the reply that nobody has waited for yet."""
+        """``seconds`` are for two replies: to an earlier statement, if it still runs; and to this
+        one."""
         until = now() + seconds
         cancelled = (yield from self._settle(seconds)) if self.is_owed else False
         while True:
@@ -122,13 +124,13 @@ class Session:
             except Refused as refusal:
                 if not (cancelled and refusal.code in CANCELLED):
                     raise
-                cancelled = False  # the cancel came late, and hit this one
+                cancelled = False  # the cancel came late, and hit this statement: repeat it
 
     def beating(
         self, request: Request, statement: Callable[[], Statement], seconds: float
     ) -> Step[Rows | None]:
-        """Like ``say``, to have it for another TTL. None: a later request was sent already, so this
-        one is not: the server goes by the last one that it hears."""
+        """Like ``say``: it tells the server to keep the session for another TTL. None: nothing was
+        sent, because a later extension was sent already, and the server goes by the last one."""
         if request.number < self.number:
             return None
         self.number, sent = request.number, now()
@@ -147,14 +149,14 @@ class Session:
         return (yield from self._read(seconds)) if self.is_owed else None
 
     def end(self) -> None:
-        """Close it; the server ends it as soon as it hears of that. Only for the step whose turn it
-        is, or if there is none."""
+        """Close the connection; the server ends the session as soon as it notices. Only for the
+        step whose turn it is, or if no step uses the session."""
         self.is_over = True
         if self.connection is not None:
             self.connection.close()
 
     def abort(self) -> None:
-        """The same for others: a step that waits for a reply there hears of it, and closes it."""
+        """Like ``end``, for all others. A step that waits for a reply there fails and closes it."""
         self.is_over = True
         if self.connection is not None and self._turns:
             self.connection.shut_down()
@@ -167,12 +169,12 @@ class Session:
         return self.connection
 
     def in_turn(self, claim: Hashable, work: Step[R], seconds: float = math.inf) -> Step[R]:
-        """Work when it is its turn, in the order of the calls; and only for the claim that has the
-        session: a release that comes twice must not release what another one holds by then.
-        Raises BackendUnavailable if the turn does not come in time.
+        """Do the work when its turn comes, in the order of the calls. Raises BackendUnavailable if
+        the turn does not come in time; SessionEnded if the session serves another claim by then: a
+        release that comes twice must not release the lock of another claim.
 
-        An interrupt cannot block those who come later: the first call of ``finally`` is one in C,
-        which none can precede, and a step that is not woken looks again.
+        An interrupt cannot block the steps that come later: the first call in ``finally`` runs in
+        C, so no interrupt can come before it; and a step that is not woken looks again.
         """
         place = Signal()
         try:
@@ -190,8 +192,8 @@ class Session:
         raise SessionEnded("the session serves another claim")
 
     def _come_first(self, place: Signal, seconds: float) -> Step[None]:
-        """The handler of a signal, or the garbage collector, cannot wait for the step that it has
-        interrupted."""
+        """Wait for the turn. Code that a signal handler or the garbage collector calls cannot wait
+        for the step that it has interrupted: it gets an error at once."""
         until = now() + seconds
         while (first := list(self._turns)[0]) is not place:  # noqa: RUF015  others come and go
             if self._turns.get(first) == self._turns[place]:
@@ -250,7 +252,7 @@ class Session:
         """What was read is kept for the next step, if this one is interrupted."""
         if self.is_over:
             raise SessionEnded("the session with the database server has ended")
-        if self._got is not None:  # for a task that was cancelled
+        if self._got is not None:  # read already, by a call of a task that was cancelled
             return
         try:
             self._got = connection.fetch()
@@ -262,7 +264,8 @@ class Session:
             raise
 
     def _told(self, connection: Connection) -> Rows:
-        """A pooler between us may have given the statement to another session."""
+        """The reply that was read. Raises ConfigurationError if another session has answered: a
+        pooler has given the statement to it."""
         got, self._got, connection.is_owed = self._got, None, False
         if isinstance(got, Refused):
             raise got

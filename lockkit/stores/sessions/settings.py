@@ -19,15 +19,18 @@ OPTIONS = (*OURS, "password", "session_pooler")
 MAX_SESSIONS = 20
 
 IDLE_SECONDS, ASKING_SECONDS, QUESTIONS = 10, 5, 3
-"""How the kernel asks whether a quiet connection is still there. A network may forget it without a
-word, and a claim that waits only listens."""
+"""TCP keep-alive: the seconds of silence before the kernel asks whether the server is still there,
+the seconds between two questions, and how many are asked. A network may forget a silent connection
+without notice, and a claim that waits in the server's queue sends nothing."""
 
 
 Arguments = Callable[[], Mapping[str, Any]]
-"""The driver's, for a new connection: a password may change."""
+"""Returns the driver's arguments. Called for each new connection, as a password may change."""
 
 
 class Said(NamedTuple):
+    """What a URL and OPTIONS say."""
+
     url: str  #: for the driver: without lockkit's own options
     mode: str
     max_sessions: int
@@ -35,15 +38,16 @@ class Said(NamedTuple):
     session_pooler: bool
 
     def key(self) -> Hashable:
-        """Equal for clients that share their sessions: the same function gives the password."""
+        """Equal for clients that share their sessions. If the password is a function, it must be
+        the same function."""
         try:
             hash(self)
-        except TypeError:  # its object has no hash
+        except TypeError:  # the password is an object without a hash
             return id(self.password), self._replace(password=None)
         return self
 
     def __repr__(self) -> str:
-        """Without what may be secret."""
+        """Without the URL and the password, which may be secret."""
         return f"Said({self.mode!r}, max_sessions={self.max_sessions})"
 
 

@@ -1,7 +1,7 @@
 """Locks that belong to a session with a database server, and end with it.
 
-Each claim has a session of its own, kept for the next one. So no session gets its own lock twice,
-and it may wait in the server's queue. The server ends a session that is silent for the TTL.
+Each claim has a session of its own, so no session takes a lock that it already has, and a claim can
+wait in the server's queue. Sessions are reused. The server ends one that is silent for the TTL.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 MAKES = 3
-"""Times that one step makes a missing row: others may delete it as often."""
+"""How often one step makes a missing row, at most: others may delete it again."""
 
 PATIENCE = 1 / 6
 """Part of the ttl for which an extension waits for its answer."""
@@ -92,7 +92,7 @@ class SessionStore(Attempts, Sessioned):
         except SessionEnded:
             if self._sessions.remains(route):
                 raise
-            return Release.ABSENT  # the server has said so
+            return Release.ABSENT  # the server has said that the session is over
         except OutcomeUnknown:  # no answer: the next try ends the session over another connection
             self._sessions.part(route, is_broken=True)
             raise
@@ -100,7 +100,7 @@ class SessionStore(Attempts, Sessioned):
         return Release.RELEASED if held and is_taken(rows) else Release.ABSENT
 
     def withdraw(self, request: Request) -> Step[Release]:
-        """A session that owes an answer is ended over another one: renewals wait behind this."""
+        """Do not wait for a session that owes an answer, as renewals wait for this: end it."""
         session = self._sessions.of(route_of(request))
         if session is not None and session.is_owed:
             self._sessions.part(route_of(request), is_broken=True)
@@ -110,12 +110,12 @@ class SessionStore(Attempts, Sessioned):
         return self._extend(requests, ANSWER_SECONDS)
 
     def renew(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
-        """Wait no longer than the shortest lease can, whichever leases these are."""
+        """Wait no longer than the shortest lease of the process can: it may be renewed next."""
         most = min(ANSWER_SECONDS, self._sessions.shortest() * PATIENCE)
         return self._extend(requests, most)
 
     def _extend(self, requests: Sequence[Request], most: float) -> Step[list[Renewal]]:
-        """All at once: a session that does not answer must not hold up the others."""
+        """Ask all at once: a session that does not answer must not hold up the others."""
         works = {}
         for request in requests:
             check_length(request.ttl)
@@ -171,7 +171,7 @@ class SessionStore(Attempts, Sessioned):
         raise BackendUnavailable("the server did not say whether the lock is free")
 
     def _count(self, session: Session, request: Request) -> Step[int]:
-        """How many wait. A take that counts them as well takes three times as long."""
+        """How many claims wait. A take that counts them as well takes three times as long."""
         if request.max_queue is None:
             return 0
         waiting = self._sql.waiting(self._key(request))
@@ -208,7 +208,7 @@ class SessionStore(Attempts, Sessioned):
         return (yield from self._granted(session, request))
 
     def _granted(self, session: Session, request: Request) -> Step[Grant | None]:
-        """The server may have granted it long ago, so say something: its silence begins anew."""
+        """The server may have granted it long ago, so say something: its silence counts anew."""
         session.holds = True
         beat = partial(self._beat, session, request, ANSWER_SECONDS)
         rows = yield Exchange(beat, route_of(request))
@@ -228,7 +228,7 @@ class SessionStore(Attempts, Sessioned):
             return Renewal(None, reply)
         if session is None or not session.holds:
             return Renewal(None)
-        if reply is None:  # a later one is done
+        if reply is None:  # a later extension is done already
             return Renewal(max(session.until - now(), 0.0))
         if isinstance(reply, Exception) or not is_taken(reply):
             self._sessions.part(route_of(request), is_broken=isinstance(reply, SessionEnded))
@@ -238,7 +238,7 @@ class SessionStore(Attempts, Sessioned):
     def _using(
         self, route: Route, use: Callable[[Session], Step[R]], *, waits: bool = False
     ) -> Step[R | None]:
-        """Do this with a session of the claim's own; None: all are in use."""
+        """Use a session of the claim's own. None: all sessions are in use."""
         while (session := self._sessions.pin(route, self, waits=waits)) is not None:
             was_idle = session.connection is not None
             try:
@@ -248,13 +248,13 @@ class SessionStore(Attempts, Sessioned):
                         yield Exchange(partial(session.in_turn, route, opening), route)
                     return (yield from use(session))
             except SessionEnded:
-                if not was_idle:  # the server had ended it just then: nothing was applied
+                if not was_idle:  # one that was idle had ended before it applied anything
                     raise
         return None
 
     def _elsewhere(self, use: Callable[[Route, Session], Step[R]]) -> Step[R]:
-        """The same for a moment, for no claim. An error ends the session: nobody would ask for what
-        it still owes."""
+        """Use a session for a moment, for no claim. An error ends it: nobody would ask for the
+        reply that it may still owe."""
         route = "", new_token()
 
         def used(session: Session) -> Step[R]:
@@ -272,9 +272,9 @@ class SessionStore(Attempts, Sessioned):
         return done
 
     def _bury(self, route: Route, own: Route, session: Session, seconds: float = 0.0) -> Step[bool]:
-        """End what remains of a claim's former session, over one that is ``own``'s. If the server
-        refuses, its silence will end it. It holds the lock until it has gone: wait for that, for
-        ``seconds`` at most. A pooler frees it itself: it may be somebody else's by now."""
+        """End a claim's former session, over ``session``, which serves ``own``. It holds the lock
+        until it is gone: wait for that, for ``seconds`` at most. If the server refuses, its silence
+        ends it. A pooler's is left alone: it was freed, and may be somebody else's by now."""
         remains, over = self._sessions.remains(route), session.connection
         if remains is not None and over is not None:
             find, until = self._sql.find(remains.identity, remains.started), now() + seconds

@@ -1,6 +1,7 @@
 """The wires of sessions, for threads and for tasks.
 
-A payload is a function that makes the step of one request; or what such a step waits for.
+A payload is a function that returns the step of one request; or what such a step yields: a
+``Ready`` or a ``Call``.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class SessionWire(CallWire):
 
 
 class AsyncSessionWire(ThreadWire):
-    """Waits in a task for sockets; what only blocks is called in worker threads."""
+    """Waits for sockets in a task; calls functions that block in worker threads."""
 
     async def exchange(self, exchange: Exchange) -> Any:
         payload = exchange.payload
@@ -40,7 +41,7 @@ class AsyncSessionWire(ThreadWire):
             return await arun(payload(), self)
         if payload.lane is Lane.ASKING:
             return await super().exchange(exchange)
-        return await self._called(payload.lane, payload.function, exchange.route)  # it was sent
+        return await self._called(payload.lane, payload.function, exchange.route)  # however late
 
 
 async def _readable_for_task(wanted: Ready) -> None:

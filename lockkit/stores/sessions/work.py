@@ -1,7 +1,7 @@
 """Steps of a session, below those of the store: a wire performs each as one exchange.
 
-A call that blocks has the session as its route: its calls are made one after the other, also after
-one whose task was cancelled.
+A call that blocks has the session as its route, so the calls of a session are made one after the
+other, also after one whose task was cancelled.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ R = TypeVar("R")
 
 
 class Ready(NamedTuple):
-    """A payload: wait until this connection can be read from."""
+    """A payload: wait until this connection can be read from, or until that moment."""
 
     connection: Connection
-    until: float  #: by the local clock, at most
+    until: float  #: by the local clock
 
 
 def together(works: Mapping[K, Step[R]]) -> Step[dict[K, R | Exception]]:
-    """Perform all at once, each with its result or error. All send before any reply is read.
+    """Perform all at once; returns the result or the error of each. All requests are sent before
+    any reply is read.
 
-    An interrupt, which may be any exception, is nobody's reply: it ends all of them."""
+    An interrupt, which may be any exception, is not the error of one of them: it ends all."""
     each = {key: _caught(work) for key, work in works.items()}
     try:
         firsts = {key: _first(work) for key, work in each.items()}
