@@ -1,4 +1,4 @@
-"""kazoo's errors as lockkit's: what was certainly not applied, and what may have been."""
+"""kazoo's errors as lockkit's: some requests were certainly not applied, others may have been."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lockkit.stores.servers import tls_remedy
 
 
 class SessionEnded(OutcomeUnknown):
-    """The session is over. What it had made ended with it."""
+    """The session is over. All nodes that it had made ended with it."""
 
 
 UNSENT_OR_UNHEARD = (driver.ConnectionLoss, driver.OperationTimeoutError, driver.SessionMovedError)
@@ -29,21 +29,21 @@ REFUSALS = {
     UNNAMED: "it replied with an error that kazoo does not know; the log has its number",
 }
 PASSING = {driver.NotReadOnlyCallError, UNNAMED}
-"""Refusals that may pass by themselves. UNNAMED: one is that of a server that throttles."""
+"""Refusals that may pass by themselves. UNNAMED may be that of a server that throttles."""
 
 
 def reading(read: Callable[..., Any], header: Any, *reply: Any) -> Any:
-    """Replaces kazoo's step ``read``, which ends the session at the number of an error that it does
-    not know. It is the error of one request only."""
-    if header.err not in driver.EXCEPTIONS:  # it has 0, too
+    """Replaces kazoo's step ``read``, which ends the session if it does not know the number of an
+    error, although that is the error of one request only."""
+    if header.err not in driver.EXCEPTIONS:  # which has 0, for no error
         log.warning("ZooKeeper replied with the error %s, which kazoo does not know", header.err)
         header = header._replace(err=UNNAMED.code)
     return read(header, *reply)
 
 
 def lost(error: BaseException | None) -> BackendError | None:
-    """The error of a whole exchange, if the server has not replied to it."""
-    if isinstance(error, driver.SessionExpiredError):  # a closed connection is one, too
+    """The error of a whole exchange, if it got no reply; None if the server has replied."""
+    if isinstance(error, driver.SessionExpiredError):  # raised for a closed client, too
         return SessionEnded("the session in ZooKeeper is over")
     if isinstance(error, UNSENT_OR_UNHEARD):
         return OutcomeUnknown("the connection to ZooKeeper broke before its reply")
@@ -53,7 +53,7 @@ def lost(error: BaseException | None) -> BackendError | None:
 
 
 def refused(error: Exception) -> BackendError:
-    """The server replied with an error."""
+    """The error to raise if the server has replied with an error."""
     text = REFUSALS.get(type(error), f"it replied with an error ({type(error).__name__})")
     kind = BackendUnavailable if type(error) in PASSING else StoreRefused
     found = kind(f"ZooKeeper refuses: {text}")
@@ -62,7 +62,7 @@ def refused(error: Exception) -> BackendError:
 
 
 def unreachable(reason: BaseException | None) -> BackendUnavailable:
-    """No session could be made in time."""
+    """The error to raise if no session could be made in time."""
     silence = "no answer in time" + ", or none of its hosts has an address" * (reason is None)
     no_thread = str(reason) if isinstance(reason, RuntimeError) else ""
     why = getattr(reason, "strerror", None) or no_thread or silence
@@ -83,7 +83,8 @@ def told(answer: Any, *expected: type[Exception]) -> Any:
 
 
 def reason(answers: list[Any]) -> Exception | None:
-    """Why a transaction failed; its other requests were only rolled back."""
+    """The error that made a transaction fail; None if it did not. Its other requests were only
+    rolled back."""
     failed = [answer for answer in answers if isinstance(answer, Exception)]
     passive = driver.RolledBackError, driver.RuntimeInconsistency
     return next((error for error in failed if not isinstance(error, passive)), None)

@@ -1,8 +1,9 @@
 """The handler of kazoo: one thread for each session. No other thread runs kazoo's code.
 
-kazoo's own handler has two more threads, which run callbacks. Ours only set signals, so the
-thread of the connection runs them. It also calls kazoo for the other threads: within kazoo, an
-interrupt of theirs could be swallowed, or leave a lock or a request half done.
+kazoo's own handler has two more threads, which run callbacks. lockkit's callbacks only set signals,
+so the thread of the connection runs them. It also makes the calls of kazoo that other threads need:
+if they called kazoo themselves, an interrupt could be swallowed there, or leave a lock or a request
+half done.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ class Answer:
 class Bell:
     """Replaces both ends of the pipe in which kazoo has a byte for each request.
 
-    A pipe takes a few hundred. The thread that writes them is the one that reads them, so it would
-    wait for itself.
+    A pipe takes a few hundred bytes. Here the thread that writes them is the one that reads them,
+    so at a full pipe it would wait for itself. This pipe has one byte at most, and a counter.
     """
 
     def __init__(self, read: socket.socket, write: socket.socket) -> None:
@@ -108,7 +109,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         self._waking, self._wake = socket.socketpair()
         for end in (self._waking, self._wake):
             end.setblocking(False)
-        self.has_ended = False  #: the thread of the connection has; it never starts again
+        self.has_ended = False  #: the thread of the connection has ended; it never starts again
         self.on_end: Callable[[], object] = list
         self.peer = ""  #: the name of the host that is connected to
         self.reason: BaseException | None = None  #: why the last try to connect failed
@@ -121,8 +122,9 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
 
     @contextmanager
     def connecting(self) -> Iterator[None]:
-        """A server that is starting takes a connection but answers nothing, so the next one is
-        tried soon. Or it may just be slow, so the next try has more time."""
+        """Wait only a short time for a server's first reply. A server that is starting takes a
+        connection but answers nothing, so the next server is tried soon. Or the server may just be
+        slow, so each further try has more time."""
         self._is_connecting = True
         try:
             yield
@@ -169,7 +171,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
                 log.exception("a request to ZooKeeper failed")
 
     def spawn(self, task: Callable[[], object]) -> threading.Thread:
-        """The thread of the connection. If a defect ends it, another session takes its place."""
+        """Start the thread of the connection. If a defect ends it, another session is made."""
 
         def work() -> None:
             try:
@@ -193,7 +195,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
     def create_connection(
         self, address: tuple[str, int], timeout: float, **_: object
     ) -> socket.socket:
-        """The next server is tried soon, whatever the session's timeout."""
+        """Wait for ``connect_timeout`` at most, whatever the session's timeout: the next server is
+        tried soon."""
         try:
             made = socket.create_connection(address, min(timeout, self._connect_timeout))
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -215,14 +218,15 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         self._wake.close()
 
     def let_go(self) -> None:
-        """In a forked child: close what is the parent's, and tell nobody."""
+        """Called in a forked child: close the parent's sockets here, and tell nobody."""
         for inherited in (*self._sockets, self._waking, self._wake):
             with contextlib.suppress(OSError, ValueError):  # it may be closed already
                 socket.socket(fileno=inherited.detach()).close()
 
 
 def logger_of_kazoo() -> logging.Logger:
-    """Its debug messages contain credentials, and it warns at each try to connect."""
+    """A logger for kazoo that drops all but errors: kazoo's debug messages contain credentials, and
+    it warns at each try to connect."""
     logger = logging.getLogger("lockkit.zookeeper")
     if not logger.filters:
         logger.addFilter(lambda record: record.levelno >= logging.ERROR)
@@ -238,5 +242,5 @@ def _wrapped(plain: socket.socket, tls: ssl.SSLContext, host: str) -> socket.soc
 
 
 def _has_more(file: Any) -> bool:
-    """A TLS socket may have read more than it was asked for; ``select`` does not tell that."""
+    """Whether a TLS socket has read more than it was asked for: ``select`` does not tell that."""
     return isinstance(file, ssl.SSLSocket) and file.pending() > 0

@@ -1,4 +1,4 @@
-"""How operators look at an ensemble and release locks, and where things are kept."""
+"""How operators look at an ensemble and release locks, and in which folders nodes are."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ TRIES = 5
 DAY = 24 * 3600.0
 
 LOCKS, BROKEN = "locks", "broken"
-"""Folders of a key prefix: one for the names, one for what operators have said about them."""
+"""Folders of a key prefix: one has a folder for each name; the other a node for each name whose
+lock an operator has released, with the last words of that lease."""
 
 
 class ZooKeeperListing(Listed):
@@ -55,7 +56,8 @@ class ZooKeeperListing(Listed):
         return (yield from ask(self._route, *requests)).answers if requests else []
 
     def make(self, path: str, route: int) -> Step[None]:
-        """Make a folder that stays, and those above it if missing: a user may lack that right."""
+        """Make a folder that stays. Make those above it only if they are missing: a user may lack
+        the right to do so."""
         (answer,) = (yield from ask(route, create(path))).answers
         if isinstance(told(answer, NoNodeError, NodeExistsError), NoNodeError):
             yield from self.make(path.rpartition("/")[0], route)
@@ -131,13 +133,13 @@ class ZooKeeperListing(Listed):
         return told(found) is not None
 
     def how_it_ended(self, name: str, guid: str) -> Step[Release]:
-        """Whether an operator has deleted a node that is gone."""
+        """Whether an operator has deleted a node that is gone: BROKEN, or else ABSENT."""
         words = yield from self._words([component(name)])
         is_broken = any(data.get("guid") == guid for data, _ in words)
         return Release.BROKEN if is_broken else Release.ABSENT
 
     def last_words(self, name: str | None = None) -> Step[list[LockInfo]]:
-        """The leases that operators released in the last day; the last one of each name."""
+        """The leases that operators have released in the last day: for each name, the last one."""
         names = [component(name)] if name is not None else (yield from self._marks())
         infos, moment = [], time.time()
         for data, stat_ in (yield from self._words(names)):
@@ -156,7 +158,7 @@ class ZooKeeperListing(Listed):
         return [there for answer in found if (there := seen(told(answer, NoNodeError)))]
 
     def _prune(self) -> Step[None]:
-        """Delete marks older than a day."""
+        """Delete marks that are older than the newest one by more than a day."""
         names = yield from self._marks()
         paths = [f"{self._root}/{BROKEN}/{name}" for name in names]
         found = yield from self._ask(*map(stat, paths))

@@ -31,7 +31,8 @@ LAST_NUMBER = 2**31 - 1
 
 
 AGAIN_SECONDS = 1.0
-"""After an error that kazoo does not know, such as that of a server that is overloaded."""
+"""Seconds after which a node is deleted again, if the reply was an error that kazoo does not know,
+such as that of an overloaded server."""
 
 
 class Watch:
@@ -42,7 +43,7 @@ class Watch:
     def __init__(self, among: dict[str, Watch], path: str) -> None:
         self._among = among
         self.path = path
-        self.signal = Signal()  #: of the claim that waits for it: any before that has left
+        self.signal = Signal()  #: of the claim that waits for it; those before it have left
         self.is_set_up = False
         self.is_over = False
         among[path] = self
@@ -68,9 +69,9 @@ class Znode:
         self.session = session
         self.route = route_of(request)
         self.data = data_of(request)
-        self.until = now() + request.ttl  #: of the local clock; past it the node is deleted
+        self.until = now() + request.ttl  #: by the local clock; past it the node is deleted
         self.path = ""  #: empty: not known
-        self.zxid = 0
+        self.zxid = 0  #: of the transaction that made it
         self.before = ""  #: the path of the one before it
         self.ahead = 0  #: how many wait before it
         self.holder = ""  #: as the last reply told it
@@ -83,13 +84,14 @@ class Znode:
         self.number = 0  #: of its last extension
 
     def placed(self, path: str, zxid: int) -> None:
-        """Note that it was in the store when that replied."""
+        """Note that the node was in the store when the store replied."""
         self.path, self.zxid, self.is_over = path, zxid, False
         if self.has_ended:  # asked last: the line above may have overwritten it
             self.is_over = True
 
     def tell_ttl(self, asked: float) -> None:
-        """For people: no claim outlasts the silence of its session."""
+        """Put the ttl into the node's data, for people; at most the session's timeout, because a
+        claim ends when its session has been silent for so long."""
         most = math.inf if self.session is None else round(self.session.timeout, 3)
         self.data["ttl"] = min(asked, most)
 
@@ -98,7 +100,7 @@ class Znode:
         return Gone()
 
     def watch_of(self, path: str) -> Watch:
-        """One for each path, however often it is waited for."""
+        """The watch of a path. There is one for each path, however often it is waited for."""
         assert self.session is not None
         return self.session.watches.get(path) or Watch(self.session.watches, path)
 
@@ -151,8 +153,8 @@ class Znodes(Background):
         self.keep(node, node.until)
 
     def keep(self, node: Znode, until: float, number: int = 0) -> bool:
-        """Keep it until then, unless an extension with a greater number has said until when. False:
-        it is no longer kept, but being deleted; nothing may rely on it."""
+        """Keep the node until then, unless an extension with a greater number has set another time.
+        False: it is no longer kept but being deleted, so nothing may rely on it."""
         with self._lock:
             if self._nodes.get(node.token) is not node:
                 return False
@@ -187,7 +189,7 @@ class Znodes(Background):
             return self._wake_at - moment
 
     def _again(self, node: Znode) -> None:
-        """Delete it in a while. It is not known by its token: nothing may rely on it."""
+        """Delete the node in a while. ``get`` does not find it, as nothing may rely on it."""
         node.until = now() + AGAIN_SECONDS
         with self._lock:
             self._nodes[f"again {node.token}"] = node
@@ -197,15 +199,15 @@ class Znodes(Background):
 
 
 def sweep(session: Session, folder: str, guid: str, again: Callable[[], object]) -> None:
-    """Delete a claim's node, and the folder if that is empty then, without waiting for it. If the
-    connection breaks meanwhile, the next one does so again: the session would keep the node.
-    ``again`` is called after an error that kazoo does not know. If the server refuses, as after a
-    change of the password, only the session's end deletes it."""
+    """Delete a claim's node, and the folder if that is empty then, without waiting for the reply.
+    If the connection breaks meanwhile, try again over the next one: the session would keep the
+    node. ``again`` is called after an error that kazoo does not know. If the server refuses, as
+    after a change of the password, the session is ended, because only that deletes the node."""
 
     def listed(answer: Answer) -> None:
         if isinstance(answer.said, list):
             nodes = [delete(f"{folder}/{n}")(session) for n in answer.said if n.startswith(guid)]
-            delete(folder)(session).rawlink(partial(deleted, nodes))  # it comes last
+            delete(folder)(session).rawlink(partial(deleted, nodes))  # it is answered last
         else:
             deleted([answer], answer)
 
@@ -228,12 +230,13 @@ def _end_if_refused(session: Session, folder: str, answer: Answer) -> None:
 
 
 def guid_of(token: str) -> str:
-    """Everybody reads the names of nodes, and nobody may read tokens."""
+    """The beginning of a node's name: a hash, because everybody may read the names of nodes, and
+    nobody may read tokens."""
     return hashlib.sha256(token.encode()).hexdigest()[:32]
 
 
 def route_of(request: Request) -> int:
-    """A session has the timeout that its claims asked for as their ttl."""
+    """The route of a claim: the milliseconds of its ttl, which are the timeout of its session."""
     return milliseconds(request.ttl)
 
 

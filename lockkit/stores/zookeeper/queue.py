@@ -33,7 +33,7 @@ from lockkit.stores.zookeeper.session import Session
 from lockkit.stores.zookeeper.settings import Configuration
 
 TRIES = 5
-"""Tries to join, as the folder of a name comes and goes with its claims."""
+"""The most tries to join: a name's folder comes and goes with its claims, perhaps in between."""
 
 EXHAUSTED = (
     "ZooKeeper has no number left for another claim on this name: it had 2**31 since the name was "
@@ -52,8 +52,8 @@ class ZooKeeperQueue(ZooKeeperListing):
         self._nodes = Znodes()
 
     def find(self, request: Request) -> Step[Znode | None]:
-        """The node of an acquire that broke off. Another server may not have heard of it yet, so it
-        asks the leader. A node that another session has made is deleted."""
+        """The node of an acquire that broke off; None if there is none. The server may not have
+        heard of it yet, so it has to ask the leader first. A node of another session is deleted."""
         folder, guid = self.folder(request.name), guid_of(request.token)
         both = sync(folder), children(folder)
         session, (synced, names), _ = yield from ask(route_of(request), *both)
@@ -68,15 +68,16 @@ class ZooKeeperQueue(ZooKeeperListing):
         node.path, node.zxid = f"{folder}/{mine}", seen.czxid
         if session.has_made(seen):
             return node
-        yield from self.leave(node)  # it is not known here when it would end by itself
+        yield from self.leave(node)  # nobody here knows when it would end by itself
         return None
 
     def enter(self, request: Request) -> Step[Grant | Busy | Gone]:
-        """A try that finds somebody leaves no node, and does not name a holder that has left."""
+        """Join the queue. A mere try makes no node if somebody is there; and it asks the leader who
+        that is, so that it does not name a holder that has left."""
         folder, route = self.folder(request.name), route_of(request)
         session, (names,), _ = yield from ask(route, children(folder), is_claim=True)
         queue, holder = in_order(told(names, NoNodeError)), ""
-        if queue and request.mode is Mode.TRY:  # it may just have ended, and other servers know
+        if queue and request.mode is Mode.TRY:  # it may have ended, as other servers know
             again = sync(folder), children(folder), read(f"{folder}/{queue[0]}")
             session, (_, names, first), _ = yield from ask(route, *again, is_claim=True)
             queue, holder = in_order(told(names, NoNodeError)), holder_of(first)
@@ -92,7 +93,7 @@ class ZooKeeperQueue(ZooKeeperListing):
             raise
 
     def look(self, request: Request, node: Znode) -> Step[Grant | Busy | Gone]:
-        """Ask again for a node that is there."""
+        """Ask again for a claim whose node is known."""
         start = now()
         if node.is_watching or (node.is_granted and node.ends > start):
             (seen,) = yield from ask_of(node, stat(node.path))
@@ -115,7 +116,7 @@ class ZooKeeperQueue(ZooKeeperListing):
         return isinstance(told(gone, NoNodeError), NoNodeError)
 
     def _intend(self, request: Request, session: Session) -> Znode:
-        """From now on there may be a node; it is deleted even if nobody asks for it again."""
+        """Note that there may be a node from now on: if nobody asks for it again, it is deleted."""
         node = Znode(self.folder(request.name), request, session)
         self._nodes.add(node)
         return node
@@ -132,7 +133,7 @@ class ZooKeeperQueue(ZooKeeperListing):
         raise BackendUnavailable("the folder of the name in ZooKeeper keeps coming and going")
 
     def _begin(self, request: Request, node: Znode) -> Step[Grant | Busy | Gone | None]:
-        """Make the folder and be the first in it. None: it is there already."""
+        """Make the folder, and the first node in it. None: the folder is there already."""
         sent = now()
         path = f"{node.folder}/{node.guid}-"
         both = begin(node.folder, path, encoded(node.data)), stat(path + FIRST)
@@ -154,8 +155,8 @@ class ZooKeeperQueue(ZooKeeperListing):
     def _join(
         self, request: Request, node: Znode, queue: list[str], *, remake: bool
     ) -> Step[Grant | Busy | Gone | None]:
-        """Be the last in the folder, and watch the one before. None: the folder is gone.
-        ``remake``: make it just before; it may be gone again."""
+        """Make the last node in the folder, and watch the one before. None: the folder is gone.
+        ``remake``: make the folder just before; it may be gone again."""
         node.data["granted"] = None
         asked = [join(f"{node.folder}/{node.guid}-", encoded(node.data)), children(node.folder)]
         watched = node.watch_of(f"{node.folder}/{queue[-1]}") if queue else None
@@ -176,7 +177,7 @@ class ZooKeeperQueue(ZooKeeperListing):
             if watched is not None:
                 watched.answered(told(others.pop(), NoNodeError))
             return (yield from self._place(request, node, told(names), holder_of(*others)))
-        except BackendUnavailable as error:  # but the node is there
+        except BackendUnavailable as error:  # the node is there, so something was applied
             raise OutcomeUnknown(str(error)) from error
 
     def _place(
@@ -204,9 +205,10 @@ class ZooKeeperQueue(ZooKeeperListing):
         return Busy(ticket=node.zxid, ahead=node.ahead, holder=node.holder)
 
     def _confirm(self, request: Request, node: Znode, start: float) -> Step[Grant | Busy | Gone]:
-        """It should be the first now. A write by a majority proves that the session lives."""
+        """The node should be the first now. A write proves that its session lives, because a
+        majority of the servers has to apply it."""
         sent, node.data["granted"] = now(), 0
-        self._nodes.keep(node, sent + request.ttl)  # its turn does not pass while it asks
+        self._nodes.keep(node, sent + request.ttl)  # or it might be deleted while it asks
         both = children(node.folder), write(node.path, encoded(node.data))
         names, seen = yield from ask_of(node, *both)
         if isinstance(told(seen, NoNodeError), NoNodeError):
@@ -225,18 +227,21 @@ class ZooKeeperQueue(ZooKeeperListing):
             return (yield from self._give_up(node))
         node.is_granted = True
         node.ends = min(start + request.ttl, node.session.ends(sent))
-        if node.has_ended:  # while this thread was paused; asked last: another session moves ends
+        # Asked last: if the session ended while this thread was paused, ``ends`` may be that of the
+        # session which took its place.
+        if node.has_ended:
             return node.end()
         return Grant(request.token, self.fence(node.zxid), node.ends - start)
 
     def _give_up(self, node: Znode) -> Step[Gone]:
-        """The reply came too late: it is being deleted, but may have been made after that."""
+        """The reply came too late: the node is being deleted. Delete it once more, because it may
+        have been made after that."""
         yield from self.leave(node)
         return node.end()
 
 
 def ask_of(node: Znode, *requests: Ask) -> Step[list[Any]]:
-    """Ask in the session of a node: no other session is asked, or made."""
+    """Ask in the session of this node, and in no other."""
     try:
         reply = yield from ask(node.route, *requests, session=node.session)
     except SessionEnded:

@@ -29,7 +29,7 @@ def encoded(data: dict[str, Any]) -> bytes:
 
 
 def decoded(data: bytes) -> dict[str, Any]:
-    """Empty, if it cannot be read: anybody who may write there could have written it."""
+    """Empty if it cannot be read: anybody who may write there could have written it."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):
@@ -43,6 +43,7 @@ def seen(answer: Any) -> Seen | None:
 
 
 def holder_of(answer: Any = None) -> str:
+    """The owner of a node that was read, for people. Empty: it is not known."""
     found = seen(answer) if answer is not None else None
     return _text(found.data, "owner") if found else ""
 
@@ -51,7 +52,7 @@ def info_of(name: str, queue: list[Seen], length: int, base: int, now: float) ->
     """The first of the queue holds it, unless it still has to notice that. ``now``: the wall clock
     here, because the servers do not tell theirs.
 
-    All nodes are of sessions that live, or have not been silent for their timeout.
+    The session of each node is alive, or has not been silent for its timeout yet.
     """
     data, stat = queue[0]
     granted = data.get("granted", stat.ctime)
@@ -77,7 +78,7 @@ def info_of(name: str, queue: list[Seen], length: int, base: int, now: float) ->
 
 
 def lost_info(data: dict[str, Any], ago: float) -> LockInfo:
-    """What an operator has said of a lease that was released so many seconds ago."""
+    """The last words of a lease that an operator released ``ago`` seconds ago."""
     fence = data.get("fence")
     return LockInfo(
         name=_text(data, "name"),

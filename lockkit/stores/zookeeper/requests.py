@@ -1,5 +1,5 @@
-"""The requests to a session. Each is one of ZooKeeper's protocol: kazoo's helpers that send several
-of them are not used."""
+"""The requests to a session. Each is one request of ZooKeeper's protocol: kazoo's helpers, which
+send several, are not used."""
 
 from __future__ import annotations
 
@@ -68,8 +68,9 @@ def ask(
     session: Session | None = None,
     is_claim: bool = False,
 ) -> Step[Reply]:
-    """``route``: the session's timeout in milliseconds. If there is none with it, one is made for a
-    claim, and another one is asked for all else. ``session``: no other one is asked."""
+    """``route``: the timeout of the session to ask, in milliseconds. If there is no such session,
+    one is made for a claim; for all else, any other session is asked. ``session``: ask only this
+    one."""
     reply: Reply = yield Exchange(Batch(requests, patience, session, is_claim), route)
     return reply
 
@@ -86,7 +87,7 @@ def join(path: str, data: bytes) -> Ask:
 
 
 def begin(folder: str, path: str, data: bytes) -> Ask:
-    """The same in a folder that is made for it; all or nothing."""
+    """Make a folder, and such a node in it; all or nothing."""
 
     def ask(session: Session) -> Answer:
         both = session.kazoo.transaction()
@@ -121,8 +122,8 @@ def stat(path: str) -> Ask:
 
 
 def watch(watch: Watch) -> Ask:
-    """Hear of the end of a node. It has no children to hear of, and a watch for children does not
-    tell of new data. If the node is gone, nothing is watched."""
+    """Hear of the end of a node, by a watch for its children: it has none, and such a watch tells
+    nothing of new data. If the node is gone, nothing is watched."""
     return lambda session: session.kazoo.get_children_async(watch.path, watch)
 
 
@@ -140,5 +141,5 @@ def delete(path: str) -> Ask:
 
 
 def sync(path: str) -> Ask:
-    """Have later reads be as new as what the leader has."""
+    """Make sure that later reads are as new as the leader's data."""
     return lambda session: session.kazoo.sync_async(path)

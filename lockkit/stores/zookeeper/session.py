@@ -29,18 +29,20 @@ LATE = 0.25
 """Part of a session's timeout: see ``ends``."""
 
 SIGNS = 32
-"""How many signs of life are remembered: at most as many in a session's timeout."""
+"""How many signs of life are remembered. At most so many are noted in a session's timeout."""
 
 GOODBYE_SECONDS = 1.0
-"""Seconds within which a server has replied, or at least knows that the session ends."""
+"""The most seconds to wait for the reply to a session's end. Without one, the server probably knows
+of the end nevertheless."""
 
 NUMBERS = 2**20
-"""How many requests are numbered in one connection, at most."""
+"""The most requests of one connection: the next connection begins to count so much higher."""
 
 
 class Session:
     """Its requests are applied in the order in which they were made, also across its connections.
-    ``timeout``: seconds, as asked for; as granted, once it is open."""
+    ``timeout``: seconds; those asked for, and once it is open, those that the server has granted.
+    """
 
     def __init__(
         self,
@@ -48,8 +50,9 @@ class Session:
         milliseconds: int,
         changed: Callable[[Session, bool], object],
     ) -> None:
-        """``changed``: is called in the session's thread whenever its claims may be over, and
-        again when it is connected anew; with the session, and whether they certainly are."""
+        """``changed``: is called in the session's thread whenever its claims may be over, and again
+        when it is connected anew. It gets the session, and whether the claims are certainly over.
+        """
         self.timeout = milliseconds / 1000
         self.acl = configuration.acl
         self.ended = 0  #: how often the servers' session has ended, and another one taken its place
@@ -75,15 +78,15 @@ class Session:
         self._xids = 0
         self._is_ready = False
         self._refusal: Exception | None = None
-        self._withheld: Exception | None = None  #: why there was no password when it was asked for
-        self._may_live_until = 0.0  #: without a connection
+        self._withheld: Exception | None = None  #: why the user's function gave no password
+        self._may_live_until = 0.0  #: while it has no connection
         self._stopping: Signal | None = None
         self._opening: set[Signal] = set()
         self._working = threading.Lock()
         self._has_begun = self._is_ending = False
 
     def begin(self) -> None:
-        """Connect it, if it does not do so already. Interrupted, it is called again."""
+        """Begin to connect, unless that has begun. If interrupted, it can be called again."""
         if not (self._has_begun or self.is_over):
             try:
                 native.start(self._work, (self._open,), "lockkit-zookeeper-open")
@@ -102,17 +105,18 @@ class Session:
 
     @property
     def is_open(self) -> bool:
-        """Asked of kazoo: it fails what is under way, and only then tells its listeners."""
+        """Asks kazoo as well: when a connection breaks, kazoo first fails the requests under way,
+        and only then tells its listeners."""
         return self._is_ready and bool(self.kazoo.connected)
 
     @property
     def is_over(self) -> bool:
-        """Whether another one must take its place."""
+        """Whether it is over for good, so that another session must take its place."""
         is_told_to = self._stopping is not None
         return is_told_to or self._refusal is not None or self._handler.has_ended
 
     def has_made(self, stat: Any) -> bool:
-        """Whether a node is of this very session, by its stat."""
+        """Whether this very session has made the node with this stat."""
         known = self.kazoo.client_id
         return known is not None and stat.owner_session_id == known[0]
 
@@ -129,11 +133,11 @@ class Session:
         """The moment before which the leader does not end it, if a write sent at ``sent`` has been
         acknowledged.
 
-        The leader counts from the last sign of life that it has heard of. It hears of those at
-        other servers with their answers to its pings, twice in a tick. So the write proves only
-        that a sign at least half a tick before it has been heard of; and a session is at least two
-        ticks long. kazoo is silent for a third of the timeout, and 0.4 s; in a process that was
-        stopped, for longer.
+        The leader counts from the last sign of life that it has heard of. The other servers report
+        their clients' signs when they answer its pings, twice in a tick. So the write proves only
+        that the leader has heard of signs until half a tick before it. A session is at least two
+        ticks long, so that is at most LATE of its timeout. Between two signs, kazoo is silent for
+        a third of the timeout plus 0.4 s; in a process that was stopped, for longer.
         """
         heard = [sign for sign in tuple(self._signs) if sign <= sent - LATE * self.timeout]
         return max([self._sure, *heard]) + self.timeout
@@ -152,8 +156,8 @@ class Session:
         return refusal
 
     def stop(self) -> Signal:
-        """End it, and with it all that it has made; the signal is set when that is done.
-        Interrupted, it is called again."""
+        """End it, and with it all that it has made. The signal is set when that is done. If this is
+        interrupted, it can be called again."""
         if self._stopping is None:
             self._stopping = Signal()
             self._is_ready = False
@@ -192,8 +196,8 @@ class Session:
             raise
 
     def _leave(self) -> None:
-        """End the session at the server. kazoo's own stop first ends its thread, which may be just
-        between two requests and then never says so: what it has made would stay for its timeout."""
+        """End the session at the server. kazoo's own stop first ends its thread. If that is between
+        two requests, it tells the server nothing, and the nodes would stay for the timeout."""
         if self.kazoo.connected:
             self.kazoo._queue.append((CloseInstance, None))
             self.kazoo._connection._write_sock.send(b"\0")
@@ -231,15 +235,16 @@ class Session:
         return read, connect
 
     def _submitting(self, *request: Any) -> None:
-        """Replaces kazoo's step, which sends requests and pings. The moment is taken before: the
-        process may be paused in it."""
+        """Replaces kazoo's step, which sends requests and pings. The moment is taken before that,
+        because the process may be paused while it sends."""
         moment = now()
         if not self._signs or moment - self._signs[-1] >= self.timeout / SIGNS:
             self._signs.append(moment)
         self._submit(*request)
 
     def _authenticate(self) -> None:
-        """With the user's callable, which may fail. It is called again while leases may live."""
+        """Ask for the credentials, perhaps of the user's function, which may fail. While leases may
+        live, kazoo tries again; otherwise the session is over."""
         try:
             self.kazoo.auth_data, self._withheld = self._configuration.credentials(), None
         except Exception as error:
@@ -252,8 +257,8 @@ class Session:
     def _note_timeout(self, granted: float) -> None:
         if granted > self.timeout * 1.01:
             log.warning(
-                "ZooKeeper's shortest session is longer than the ttl of %g s: a process "
-                "that dies is followed after %g s",
+                "ZooKeeper's shortest session is longer than the ttl of %g s: the locks of a "
+                "process that dies are free after %g s",
                 self.timeout,
                 granted,
             )
@@ -263,7 +268,7 @@ class Session:
         if state == KazooState.CONNECTED:
             return  # ``_connecting`` goes on until the timeout is known
         if self._is_ready:
-            log.info("the connection to ZooKeeper is lost; its leases are unknown")
+            log.info("the connection to ZooKeeper is lost; whether its leases live is unknown")
         self._is_ready = False
         self._may_live_until = now() + self.timeout if state == KazooState.SUSPENDED else 0.0
         if self.kazoo.client_state == KeeperState.AUTH_FAILED:

@@ -29,8 +29,9 @@ CONNECT_TIMEOUT = 2.0
 REQUEST_TIMEOUT = 5.0
 
 FENCE_BASE = 1 << 52
-"""Added to a node's transaction id. The other stores' fences are microseconds: these reach it in
-2112, so a resource that was written to under such a store takes the first of these as newer."""
+"""Added to a node's transaction id: the sum is its fence. The fences of other stores are
+microseconds since 1970, which are smaller until 2112. So a resource that has seen such fences takes
+ZooKeeper's as newer."""
 
 MOST_FENCE_BASE = 1 << 62
 
@@ -73,7 +74,7 @@ class Configuration:
         self.tls = self._tls(options) if options.get("ssl") else None
 
     def _read_chroot(self, path: str) -> str:
-        """Without a slash at its end."""
+        """The chroot, without a slash at its end. Raises ConfigurationError."""
         chroot = path.removesuffix("/")
         if not {"", ".", ".."}.isdisjoint(chroot.split("/")[1:]):
             raise ConfigurationError(
@@ -104,7 +105,7 @@ class Configuration:
         return tls.context(mode, files, f"OPTIONS of {self.title}")
 
     def credentials(self) -> set[tuple[str, str]]:
-        """Called for each connection, so that a password that is a callable can change."""
+        """Called for each connection, because a password that is a function may change."""
         if self._login is None:
             return set()
         user, password = self._login

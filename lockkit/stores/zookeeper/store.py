@@ -37,7 +37,7 @@ from lockkit.stores.zookeeper.settings import Configuration
 from lockkit.stores.zookeeper.wire import AsyncZooKeeperWire, ZooKeeperWire
 
 PATIENCE = 0.1
-"""Part of its ttl for which an extension waits for a connection: its holder is told soon."""
+"""Part of its ttl for which an extension waits for a connection. If none comes, it fails soon."""
 
 
 class ZooKeeperStore(
@@ -50,7 +50,7 @@ class ZooKeeperStore(
         return cls(Configuration(settings))
 
     def for_asyncio(self) -> ZooKeeperStore:
-        """Another store, because the sessions of a client end with it."""
+        """Another store, because a client's sessions end with the client."""
         return type(self)(self._configuration)
 
     def wire(self) -> ZooKeeperWire:
@@ -73,7 +73,7 @@ class ZooKeeperStore(
         return (yield from self.enter(request))
 
     def wait(self, request: Request, seconds: float, busy: Busy) -> Step[Grant | None]:
-        """Wait until the claim before it has ended."""
+        """Wait until the claim before this one has ended."""
         node = self._node(request)
         if node is None or node.is_over or not node.before:
             return None
@@ -90,7 +90,7 @@ class ZooKeeperStore(
         node = self._node(request)
         if node is not None and node.session is not None and node.session.is_over:
             self._bury(request)
-            return Release.ABSENT  # after close(): to learn more would open a session anew
+            return Release.ABSENT  # after close(): to ask for more would open a session anew
         if node is None or not (node.path or node.is_over):
             node = yield from self.find(request)
         if node is None or node.is_over:
@@ -105,7 +105,7 @@ class ZooKeeperStore(
         return Release.RELEASED if in_time else Release.ABSENT
 
     def extend(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
-        """One write for each claim. Those of one session are sent at once."""
+        """One write for each claim. The writes of one session are sent at once."""
         start = now()
         renewals = [Renewal(None)] * len(requests)
         sessions: dict[int, list[tuple[int, Request, Znode]]] = {}
@@ -155,7 +155,7 @@ class ZooKeeperStore(
         return renewals
 
     def _node(self, request: Request) -> Znode | None:
-        """A token belongs to one name only."""
+        """The node of this token, if it is known and for this name: a token belongs to one name."""
         node = self._nodes.get(request.token)
         return node if node is not None and node.folder == self.folder(request.name) else None
 
@@ -166,8 +166,8 @@ class ZooKeeperStore(
         return node
 
     def _bury(self, request: Request) -> None:
-        """A later acquire with this token gets nothing. The session applied those that were under
-        way before what has just been asked."""
+        """Have a later acquire with this token get nothing. Those that were under way are over: the
+        session has applied them before the requests that were made just now."""
         if request.unsure or (request.queued and self._nodes.get(request.token) is None):
             node = Znode(self.folder(request.name), request, None)
             node.is_over = True

@@ -1,5 +1,5 @@
 """The wires: for threads, and for the tasks of an event loop. Neither needs a thread of its own
-for a request: the session's thread sets the signal that the asking one sleeps on."""
+for a request: the session's thread sets the signal on which the caller sleeps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ from lockkit.stores.zookeeper.settings import Configuration, refuse_longer
 MAX_SESSIONS = 8
 
 CLOSE_SECONDS = 2.0
-"""A server that is down must not delay the end of a program."""
+"""Seconds that ``close`` waits at most: a server that is down must not delay the end of a program.
+"""
 
 
 class Sessions:
@@ -73,7 +74,9 @@ class Sessions:
     def _exchanging(self, exchange: Exchange) -> Step[Reply]:
         (requests, patience, only, is_claim), route = exchange
         session = only or self._of(route, is_claim=is_claim)  # type: ignore[arg-type]  # a number
-        if only is not None and session.is_over:  # a new one that fails at once says why, below
+        if (
+            only is not None and session.is_over
+        ):  # of a new one that has failed, ``failure`` says why
             raise SessionEnded("the session in ZooKeeper is over")
         if not session.is_open:
             session.begin()
@@ -89,7 +92,7 @@ class Sessions:
         until = now() + CLOSE_SECONDS
         ended = []
         with self._making:  # one that is made meanwhile would never be stopped
-            while self._sessions:  # interrupted, it is there for the next time
+            while self._sessions:  # if interrupted, the next call finds the session again
                 milliseconds, session = next(iter(self._sessions.items()))
                 ended.append(session.stop())
                 self._sessions.pop(milliseconds, None)
@@ -97,8 +100,8 @@ class Sessions:
             yield Park(signal, until - now())
 
     def _of(self, milliseconds: int, *, is_claim: bool = True) -> Session:
-        """The session with this timeout. Any other that is there will do, unless it is a claim that
-        asks: a release is never refused because there are too many."""
+        """The session with this timeout. If there is none, and no claim asks, any other session
+        will do: so a release is never refused because there are too many sessions."""
         if not is_claim and milliseconds not in self._sessions:
             milliseconds = next(iter(tuple(self._sessions)), self._configuration.route)
         session = self._sessions.get(milliseconds)
@@ -119,7 +122,7 @@ class Sessions:
         changed = partial(_changed, weakref.ref(self), self._nodes)
         try:
             session = Session(self._configuration, milliseconds, changed)
-        except OSError as error:  # no file is left
+        except OSError as error:  # the process has too many open files
             raise cannot_begin(error) from error
         before = self._sessions.get(milliseconds)
         if before is not None:
@@ -129,8 +132,9 @@ class Sessions:
         return session
 
     def __del__(self) -> None:
-        """Nobody can reach it any more: its sessions would go on for ever. Not at the end of the
-        program, which ends them: a thread that is started then never runs, and is waited for."""
+        """End the sessions, which nobody can reach any more: they would go on for ever. Not at the
+        end of the program, which ends them anyway: a thread that is started then never runs, but
+        is waited for."""
         if sys.is_finalizing():
             return
         for session in getattr(self, "_sessions", {}).values():
@@ -138,7 +142,7 @@ class Sessions:
 
 
 def _changed(wire: weakref.ref[Sessions], nodes: Znodes, session: Session, is_over: bool) -> None:
-    """Called by a session. It keeps no client alive."""
+    """Called by a session, which keeps no client alive."""
     if is_over:
         nodes.end_with(session)
     if (found := wire()) is not None:
@@ -172,14 +176,14 @@ class AsyncZooKeeperWire(Sessions, AsyncLocalWire):
         await arun(self._closing(), self)
 
     def without_loop(self) -> ZooKeeperWire:
-        """A wire over the same sessions, which end with it."""
+        """A wire for threads over the same sessions, which end when it is closed."""
         made = ZooKeeperWire(self._configuration, self._nodes)
         made._sessions = self._sessions
         return made
 
 
 def said(answers: Answers) -> list[Any]:
-    """Values, and errors of the server's. Raises OutcomeUnknown if one of them did not come."""
+    """The answers: values, and errors of the server. Raises OutcomeUnknown if one did not come."""
     if not answers.is_set:
         error = OutcomeUnknown("ZooKeeper did not reply in time")
         raise error from OperationTimeoutError()
