@@ -1,8 +1,8 @@
 """``redlock://h1,h2,h3``, ``redlocks://…``: locks in several independent Redis or Valkey servers.
 
 The algorithm is Salvatore Sanfilippo's Redlock (https://redis.io/docs/latest/develop/use/patterns/
-distributed-locks/). All nodes are asked at once. A claim that has the votes of most of them has
-the name, for the TTL less the time that this took and what the clocks may drift.
+distributed-locks/). All nodes are asked at once. A claim that has the votes of most of them holds
+the name, for its TTL minus the time that the votes took and what the clocks may drift.
 
 Guarantee: locks work while most nodes answer, and two tokens never hold one name as long as the
 nodes' clocks run alike and no node forgets a vote before its TTL. Limits: a jump of one node's

@@ -53,8 +53,8 @@ class _Node:
         self._patience = patience
         self._line: Line | None = None
         self._attempt: asyncio.Task[Line] | None = None
-        self._since = 0.0  #: of the attempt
-        self._failure: tuple[LockError | None, float] = None, 0.0  #: and when
+        self._since = 0.0  #: when the attempt began
+        self._failure: tuple[LockError | None, float] = None, 0.0  #: of the last one; when it ended
 
     def ask(self, payload: bytes | list[bytes]) -> asyncio.Future[Any]:
         line = self._line
@@ -65,20 +65,22 @@ class _Node:
             return asyncio.ensure_future(self._connect_and_ask(payload))
         asked = line.ask(*packed_at_once(payload))
         if is_silent:
-            asked.cancel()  # it is sent, and not waited for
+            asked.cancel()  # the request is sent, and nobody waits for its reply
             asked = asyncio.get_running_loop().create_future()
             asked.set_exception(OutcomeUnknown(SILENT))
         return asked
 
     async def _connect_and_ask(self, payload: bytes | list[bytes]) -> Any:
-        """If it is given up meanwhile, nothing is asked; the attempt to connect goes on."""
+        """If the caller gives up before there is a connection, nothing is asked; the attempt to
+        connect goes on."""
         line = self._line
-        if line is None or line.is_over:  # still
+        if line is None or line.is_over:  # it may have been made meanwhile
             line = await self._connect()
         return await line.ask(*packed_at_once(payload))
 
     async def _connect(self) -> Line:
-        """Nobody waits for a node that has failed lately, or takes long."""
+        """Connect, or wait for the attempt that goes on. Raises at once for a node that has failed
+        lately, or takes long: nobody waits for that."""
         failure, ended = self._failure
         if self._attempt is None and now() - ended > PAUSE:
             self._since = now()
@@ -158,7 +160,7 @@ class _Round:
         asked.add_done_callback(partial(self._heard, lane))
 
     def _heard(self, lane: int, asked: asyncio.Future[Any]) -> None:
-        """Called by the loop, which would only log an error."""
+        """Called by the event loop, which would only log an error: so it is given to the round."""
         if asked.cancelled():
             return
         error = asked.exception()  # also of those that nobody waits for

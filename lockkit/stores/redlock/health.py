@@ -15,11 +15,13 @@ State = tuple[str | None, list[Finding]]
 
 
 def state() -> Step[State]:
+    """The state of one node."""
     itself = yield from server()
     return itself, (yield from eviction())
 
 
 def dangers(answers: Answers[State], servers: Sequence[str]) -> Iterator[Finding]:
+    """The dangers that the answers of the nodes show."""
     known = dict[str, str]()
     for name, answer in zip(servers, answers, strict=True):
         if answer is None or isinstance(answer, LockError):

@@ -20,17 +20,17 @@ MISSING: Final = object()
 """The rest of the replies has not come yet."""
 
 STALE = 10.0
-"""Seconds of silence after which a connection is given up. Until then it is used: a request that
-takes a vote back must come behind the one that asked for it."""
+"""Seconds of silence after which a connection is given up. Until then it is used, because a request
+that takes a vote back must arrive after the request for that vote."""
 
 MOST_OWED = 100
-"""Replies: more requests would not fit into the buffers of a socket."""
+"""The most replies that a silent node may owe: more requests might not fit into a socket."""
 
 PAUSE = 0.1
 """Seconds after which a node that could not be connected to is tried again."""
 
 DOUBT = 2.0
-"""Seconds after such a failure in which nobody waits for the next try."""
+"""Seconds after such a failure for which nobody waits for the next try."""
 
 
 def packed_at_once(payload: bytes | list[bytes]) -> tuple[bytes, int]:
@@ -100,7 +100,7 @@ class Line:
         self._connection.disconnect()
 
     def _read(self) -> bool:
-        """Whether there was anything."""
+        """Read what has come. Returns whether there was anything."""
         try:
             data = self._socket.recv(65536)
         except (BlockingIOError, ssl.SSLWantReadError):
@@ -138,23 +138,24 @@ class Attempt:
         return self._over is not None
 
     def is_recent(self) -> bool:
-        """Whether it goes on, or failed so recently that another one would fail as well."""
+        """Whether it goes on, or has failed so recently that another attempt would fail as well."""
         return self._over is None or self.failure_of_late(PAUSE) is not None
 
     def failure_of_late(self, seconds: float) -> LockError | None:
-        """Why it failed, if that was no longer ago."""
+        """Why it failed, if that was less than so many seconds ago."""
         is_late = self._over is not None and now() - self._over < seconds
         return self._failure if is_late else None
 
     def error(self, patience: float) -> LockError | None:
-        """Why there is no connection. Nobody waits for a node that is not known to answer."""
+        """Why nobody should wait for this connection: the attempt takes long or has failed, or the
+        one before it has failed lately. None: wait for it."""
         if self._over is None and now() - self._since > patience:
             return BackendUnavailable("the Redis server does not answer")
         error = self._failure if self.is_over else self._expected
         return error and anew(error)
 
     def end(self) -> None:
-        """Called when it is over. The next one may begin at once, unless this one has failed."""
+        """Called when it is over. Without a failure, the next attempt may begin at once."""
         self._over = now()
         for listener in self._told:
             listener()
@@ -192,7 +193,7 @@ class Lines:
         self._closed = 0  #: how often
 
     def take(self) -> Line | None:
-        """An idle one, if there is one that works."""
+        """An idle connection that works; None if there is none."""
         while True:
             try:
                 line = self._idle.pop()
@@ -206,12 +207,12 @@ class Lines:
         self._idle.append(line)
 
     def discard(self, line: Line) -> None:
-        """It broke, so the idle ones have probably broken as well."""
+        """Close a connection that broke; and the idle ones, which have probably broken as well."""
         line.close()
         self._close_idle()
 
     def say(self, payload: bytes | list[bytes]) -> None:
-        """Send it if there is a connection. Nobody waits for the reply."""
+        """Send this if there is a connection. Nobody waits for the reply."""
         line = self.take()
         if line is None:
             return
@@ -224,7 +225,7 @@ class Lines:
             self.give(line)
 
     def attempt(self) -> Attempt:
-        """The one that goes on, or a new one."""
+        """The attempt to connect that goes on or has failed just now; else a new one."""
         made = None
         try:
             with self._mutex:

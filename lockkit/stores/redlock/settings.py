@@ -17,7 +17,7 @@ RESTART_DELAY = 60.0
 LONGEST_DELAY = 24 * 3600.0
 
 FEWEST = 3
-"""Nodes: of two both must be up, so they fail more often than one."""
+"""Nodes. Of two nodes, both would have to be up, so they would fail more often than one server."""
 
 NODE = r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::([0-9]{1,5}))?"
 DELAY = "restart_delay"
@@ -57,7 +57,7 @@ class Nodes:
 
 
 def _nodes(where: str, login: str, hosts: str) -> list[str]:
-    """A server that is named twice would have two votes."""
+    """The nodes that the URL names. Each must be named once: otherwise it would have two votes."""
     nodes = dict[tuple[str, int], str]()
     for node in hosts.split(","):
         match = re.fullmatch(NODE, node)
@@ -94,7 +94,7 @@ def _number(text: str) -> float | str:
 
 
 def _timeouts(words: list[str]) -> dict[str, float]:
-    """The defaults of what the URL does not say."""
+    """The default timeouts that the URL does not set."""
     said = {word.partition("=")[0] for word in words}
     known = {"socket_timeout": SOCKET_TIMEOUT, "socket_connect_timeout": CONNECT_TIMEOUT}
     return {option: default for option, default in known.items() if option not in said}

@@ -1,4 +1,4 @@
-"""Redlock: the claim that has the votes of most nodes has the name. See the package."""
+"""Redlock: the claim that has the votes of most nodes holds the name. See the package."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ class RedlockStore(Buried, Store):
         return AsyncRedlockWire(self._nodes.async_makers(), self._nodes.patience)
 
     def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
-        """``left`` counts from before the first node was asked, so it includes the time of this.
+        """``left`` of a grant counts from before the first node was asked.
 
-        If the votes are too few, they are taken back. Requests that are still under way then are
-        buried, but none that come later: the same token may be asked for again.
+        If the votes are too few, they are taken back. Requests of this attempt that are still under
+        way are buried: they get no vote. Later attempts with the same token are not buried.
         """
         self._check_ttl(request.ttl)
         stamp = round(now() * 1_000_000)
@@ -77,7 +77,8 @@ class RedlockStore(Buried, Store):
         return Gone() if answers.count(0) >= self._quorum else Busy()
 
     def _take_back(self, request: Request, stamp: int, answers: Answers[int]) -> Step[Answers[int]]:
-        """Wherever a vote is, or may be. It waits only for the nodes that have voted."""
+        """Take the votes back, from each node that has voted or may have. Wait only for the nodes
+        that have voted."""
         steps = [
             self._node.release(request, stamp, unsure=False)
             if is_yes(answer) or answer is None or isinstance(answer, OutcomeUnknown)
@@ -92,7 +93,8 @@ class RedlockStore(Buried, Store):
         )
 
     def release(self, request: Request) -> Step[Release]:
-        """At all nodes. Where nothing is found, an acquire may still be under way: it is buried."""
+        """Release at all nodes. Where nothing is found, an acquire may still be under way: it is
+        buried."""
         unsure = request.unsure
         answers: Answers[int] = yield from together(
             [self._node.release(request, FOR_GOOD, unsure=unsure) for _ in self._nodes.servers],
@@ -105,7 +107,7 @@ class RedlockStore(Buried, Store):
         return Release.RELEASED if Tally(answers).is_won else Release.ABSENT
 
     def extend(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
-        """Where the lease still is: a node that has lost it does not get it back."""
+        """Extend where the lease still is: a node that has lost it does not get it back."""
         renewals = list[Renewal]()
         for start in range(0, len(requests), EXTENDED_AT_ONCE):
             renewals += yield from self._extend(requests[start : start + EXTENDED_AT_ONCE])
@@ -126,7 +128,8 @@ class RedlockStore(Buried, Store):
         return renewals
 
     def _renewal(self, answers: Answers[int]) -> Renewal:
-        """If the nodes that failed may make the difference, it is neither extended nor lost."""
+        """If the nodes that did not answer could make the difference, the answer is an error: the
+        lease is neither extended nor lost."""
         tally = Tally(answers)
         if tally.is_won:
             return Renewal(self._shared_left(answers))
@@ -152,15 +155,16 @@ class RedlockStore(Buried, Store):
         return answers
 
     def _shared_left(self, answers: Answers[int]) -> float:
-        """Seconds for which a quorum has it."""
+        """Seconds for which most nodes still have the lease."""
         return sorted(filter(is_yes, answers), reverse=True)[self._quorum - 1] / 1000
 
     def _within(self, ttl: float) -> float:
-        """A vote that takes as long as the lease is worth nothing."""
+        """Seconds to wait for votes: one that takes as long as the lease lasts is worth nothing."""
         return min(self._nodes.patience, ttl / 2)
 
     def _check_ttl(self, ttl: float) -> None:
-        """A node that has forgotten a lease votes again when the lease has expired elsewhere."""
+        """Raise ConfigurationError for a ttl that is longer than ``restart_delay``: a node that has
+        forgotten a lease must not vote again before the lease has expired elsewhere."""
         longest = self._nodes.restart_delay
         if longest and ttl > longest:
             raise wrong("ttl", ttl, f"at most restart_delay, which is {longest:g} s for this store")

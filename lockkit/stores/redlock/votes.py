@@ -1,6 +1,6 @@
 """The answers of the nodes, and what follows from them.
 
-A node answers with a number. One or more is a yes: it may be the ms that are left. Less is a no.
+A node answers with a number. 1 or more is a yes, which may be the ms that are left. Less is a no.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ R = TypeVar("R")
 SILENT = "no answer in time"
 
 Answers = list[R | LockError | None]
-"""One of each node. None: it has not answered in time, or before there were enough."""
+"""One answer of each node. None: it has not answered in time, or before there were enough answers.
+"""
 
 
 def together(
@@ -32,7 +33,8 @@ def together(
     *,
     is_last: bool = False,
 ) -> Step[Answers[R]]:
-    """A step for each node, all at once. None: nothing is asked of that one."""
+    """Perform a step for each node, all at once. None: that node is not asked. It ends when the
+    answers are ``enough``, or after ``within`` seconds. ``is_last``: see ``Gather``."""
     answers: Answers[R] = [None] * len(steps)
 
     def react(lane: int, reply: Any) -> Exchange | None:
@@ -55,7 +57,7 @@ def together(
 
 
 class Tally:
-    """How many say yes, and how many may still do so, or may have done so."""
+    """How many nodes say yes, and how many may still say it, or may have said it unheard."""
 
     def __init__(self, answers: Answers[int]) -> None:
         self._quorum = quorum_of(answers)
@@ -70,12 +72,12 @@ class Tally:
 
     @property
     def is_lost(self) -> bool:
-        """Most have said no, so what the others say no longer matters."""
+        """Whether most nodes have said no, so that the others no longer matter."""
         return self._no >= self._quorum
 
     @property
     def is_certain(self) -> bool:
-        """Won, or not won whatever the silent and the failed ones would say."""
+        """Whether it is won or lost, whatever the silent and the failed nodes would say."""
         return self.is_won or self._yes + self._silent + self._failed < self._quorum
 
 
@@ -88,13 +90,14 @@ def quorum_of(nodes: Sequence[object]) -> int:
 
 
 def are_too_few(answers: Answers[Any]) -> bool:
-    """Most nodes have failed, or most may have: the silent count as well."""
+    """Whether so many nodes have failed that the others are not a majority. Silent nodes count as
+    failed."""
     failed = sum(answer is None or isinstance(answer, LockError) for answer in answers)
     return failed > len(answers) - quorum_of(answers)
 
 
 def failure(answers: Answers[Any], servers: Sequence[str]) -> BackendError:
-    """Too few nodes have answered."""
+    """The error to raise if too few nodes have answered."""
     failed = {
         server: answer
         for server, answer in zip(servers, answers, strict=True)
@@ -108,7 +111,8 @@ def failure(answers: Answers[Any], servers: Sequence[str]) -> BackendError:
 
 
 def reason(server: str, error: LockError | None) -> str:
-    """Without the address, which the error of a failed connection has, too."""
+    """Why a node does not vote. The error of a failed connection begins with the address of the
+    node, which is left out."""
     return SILENT if error is None else str(error).removeprefix(f"{server}: ")
 
 

@@ -1,7 +1,7 @@
 """The blocking wire: all nodes are asked at once, by the thread that asks.
 
-A connection that still owes a reply goes on being used: its next user skips that reply first. A
-thread connects to a node without a connection, because nobody waits for it alone.
+A connection that still owes a reply goes on being used: its next user skips that reply first. If a
+node has no connection, a thread of its own connects to it, because no request waits for one node.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class _Round:
 
 
 class _Bell:
-    """Other threads ring it; a poll hears it."""
+    """Wakes a thread that polls: other threads ring it."""
 
     def __init__(self) -> None:
         self.socket, self._rope = socket.socketpair()

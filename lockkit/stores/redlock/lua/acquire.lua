@@ -1,6 +1,6 @@
--- One vote. KEYS: the name, the tombstone of the token. ARGV: token ttl(ms) stamp delay(s).
--- Replies: the ms that are left | 0: what was asked is buried | -1: somebody else has it |
--- less: it does not vote for some seconds more, because it may have forgotten votes
+-- Ask for a vote. KEYS: the name, the tombstone of the token. ARGV: token ttl(ms) stamp delay(s).
+-- Replies: the ms that are left | 0: this acquire is buried | -1: somebody else has the name |
+-- less, -1 - n: it votes in n seconds, as it was restarted and may have forgotten its votes
 local token, ttl, stamp, delay = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 if delay > 0 then
   local uptime = tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)'))

@@ -1,5 +1,5 @@
--- KEYS: names. ARGV, for each: token ttl(ms) number. Replies, for each: the ms that are left; 0:
--- it is not ours.
+-- Extend leases. KEYS: names. ARGV, for each name: token ttl(ms) number. Replies, for each name:
+-- the ms that are left; 0: this node does not have the lease.
 local replies = {}
 for index, key in ipairs(KEYS) do
   local token, ttl, number = ARGV[3 * index - 2], ARGV[3 * index - 1], tonumber(ARGV[3 * index])

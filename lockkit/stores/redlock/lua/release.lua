@@ -1,6 +1,7 @@
 -- Take a vote back. KEYS: the name, the tombstone of the token. ARGV: token stamp unsure(0, 1)
 -- ms: how long it stays buried. Replies: 1 released, 0 absent.
--- What is not found may still be on its way here, so all that was asked until the stamp is buried.
+-- An acquire whose vote is not found may still be on its way here, so each acquire with this stamp
+-- or an earlier one is buried.
 local token, stamp = ARGV[1], tonumber(ARGV[2])
 local voted = vote(KEYS[1], token)
 local is_ours = voted and voted <= stamp

@@ -1,5 +1,6 @@
--- The stamp of this token's vote and the number of its last extension, or nil; is the key taken?
--- A value is 'token stamp number'; what another client of the plain protocol wrote is never ours.
+-- Returns the stamp of this token's vote and the number of its last extension, or nil and nil; and
+-- whether the key is taken. A value is 'token stamp number'; one that another client of the plain
+-- protocol wrote is never ours.
 local function vote(key, token)
   local value = redis.call('GET', key)
   if not value then return nil, nil, false end
