@@ -63,7 +63,7 @@ class Acquisition:
         self._ended = True
 
 
-class Attempt(NamedTuple):
+class AcquireCall(NamedTuple):
     request: Request
     wait: float | None  #: seconds; None: for ever
     suffix: str  #: of the token: the key's value, if the user gave one
@@ -117,8 +117,8 @@ class Queueing:
 
     def _claim(
         self, sleep: Any, blocking: Any, blocking_timeout: Any, token: Any, owner: str
-    ) -> Attempt | None:
-        """The attempt to make. None: the timeout is so short that redis-py must make it."""
+    ) -> AcquireCall | None:
+        """The call to make. None: the timeout is so short that redis-py must make it."""
         milliseconds = int(self.timeout * 1000) if self.timeout else None
         if milliseconds is not None and milliseconds < SHORTEST:
             return None
@@ -132,8 +132,8 @@ class Queueing:
             owner=owner,
             mode=Mode.TRY if wait == 0 else Mode.ENQUEUE,
         )
-        attempt = Attempt(request, wait, "" if token is None else f":{self._encoded(token).hex()}")
-        return attempt._replace(request=request._replace(token=attempt.new_token()))
+        call = AcquireCall(request, wait, "" if token is None else f":{self._encoded(token).hex()}")
+        return call._replace(request=request._replace(token=call.new_token()))
 
     def _encoded(self, text: Any) -> bytes:
         return bytes(pool_of(self.redis).get_encoder().encode(text))
@@ -188,17 +188,17 @@ def hold_of(granted: Granted) -> Hold:
 
 
 def acquiring(
-    store: Waited, attempt: Attempt, taken: Callable[[Hold], None], first: Made | None = None
+    store: Waited, call: AcquireCall, taken: Callable[[Hold], None], first: Made | None = None
 ) -> Step[None]:
     """Acquire. A grant by message lasts only as long as a waiter counts as alive, so it is extended
     to the whole ttl.
 
     ``taken`` is called with the hold, to keep it. If this is interrupted before that has returned,
     it leaves nothing behind. ``first``: the first attempt, if it was made already."""
-    request, wait, _ = attempt
+    request, wait, _ = call
     until = None if wait is None else now() + wait
     while True:
-        granted = yield from waiting.acquire(store, request, wait, attempt.new_token, first=first)
+        granted = yield from waiting.acquire(store, request, wait, call.new_token, first=first)
         first = None
         try:
             hold = hold_of(granted)
@@ -209,7 +209,7 @@ def acquiring(
             raise
         except LeaseLost:  # gone before it was extended, as by an operator: try again
             wait = None if until is None else max(until - now(), 0.0)
-            request = request._replace(token=attempt.new_token())
+            request = request._replace(token=call.new_token())
         except BaseException:
             yield from holding.abandon(store, granted.request)
             raise

@@ -10,7 +10,7 @@ from lockkit.model.errors import BackendUnavailable, OutcomeUnknown
 from lockkit.stores.contract import Store
 from lockkit.stores.wires import AsyncWire, Wire
 
-__all__ = ["Failing", "Fault", "give_faulty_wires"]
+__all__ = ["Failing", "FaultyExchange", "give_faulty_wires"]
 
 
 class Failing(Enum):
@@ -20,7 +20,7 @@ class Failing(Enum):
     DROPPED = "dropped"  #: the store was asked, and its reply is lost
 
 
-class Fault:
+class FaultyExchange:
     """Makes one of a client's exchanges fail, within a ``with`` block of the fault."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Fault:
 
 
 class _Faulty:
-    def __init__(self, wire: Any, fault: Fault) -> None:
+    def __init__(self, wire: Any, fault: FaultyExchange) -> None:
         self._wire = wire
         self._fault = fault
 
@@ -99,7 +99,7 @@ def _dropped() -> Any:
     raise OutcomeUnknown("the test drops this reply")
 
 
-def give_faulty_wires(store: Store, fault: Fault) -> None:
+def give_faulty_wires(store: Store, fault: FaultyExchange) -> None:
     """Make the wires that this store makes from now on fail as the fault says."""
     wire, async_wire = store.wire, store.async_wire
 

@@ -34,7 +34,7 @@ from lockkit.runtime import process
 from lockkit.stores.registry import load_store
 from lockkit.stores.sql import hints, inbox
 from lockkit.testing.conformance.base import PROMPT, at_least_once, eventually, queued
-from lockkit.testing.faulty import Fault, give_faulty_wires
+from lockkit.testing.faulty import FaultyExchange, give_faulty_wires
 
 TTL = 60.0
 """So a waiter that is not woken asks every 1.5 seconds."""
@@ -83,7 +83,7 @@ def path(tmp_path: Path) -> Path:
 def locks(path: Path) -> Iterator[Locks]:
     clients: list[LockClient] = []
 
-    def connected(where: Path = path, fault: Fault | None = None) -> LockClient:
+    def connected(where: Path = path, fault: FaultyExchange | None = None) -> LockClient:
         settings = settings_from_url(f"sqlite:///{where}", ttl=TTL, acquire_timeout=30)
         store = load_store(settings)
         if fault is not None:
@@ -172,7 +172,7 @@ def woken(waiter: LockClient, releaser: LockClient, name: str = "a") -> bool:
 
 def test_a_handoff_takes_three_requests_however_long_it_is_held(locks: Locks) -> None:
     """One to queue, one when it is told, one to release; by polling there are dozens."""
-    fault = Fault()
+    fault = FaultyExchange()
     client, other = locks(fault=fault), locks()
     at_least_once(lambda: woken(client, other))
 
@@ -279,7 +279,7 @@ def test_a_socket_that_was_deleted_is_made_anew(
 
 def test_those_who_wait_behind_another_machine_or_container_poll(locks: Locks) -> None:
     """A hint may not reach them from there."""
-    fault = Fault()
+    fault = FaultyExchange()
     client, other = locks(fault=fault), locks()
     at_least_once(lambda: woken(client, other))  # it is told by others
     elsewhere = process.owner("job")._replace(space="another.container")
@@ -361,7 +361,7 @@ def test_a_socket_that_cannot_be_made_for_a_while(
 
 def test_a_forged_hint_grants_nothing(locks: Locks, path: Path) -> None:
     """Not even one with what the table knows of the waiter."""
-    fault = Fault()
+    fault = FaultyExchange()
     client, other = locks(fault=fault), locks()
     lease = other.lock("a").acquire()
     with ThreadPoolExecutor() as threads, fault:

@@ -87,7 +87,7 @@ def _patience(one: AliasSettings) -> float:
     return float(value)
 
 
-class Answer(NamedTuple):
+class MasterReply(NamedTuple):
     """One Sentinel's answer."""
 
     epoch: int  #: of the configuration: each fail-over has a greater one
@@ -101,7 +101,7 @@ def discover(master: MasterSettings, silent: set[Node]) -> Step[Node]:
 
     Raises MasterUnknown, which is a ConnectionError of redis-py's.
     """
-    answers: list[Answer] = []
+    answers: list[MasterReply] = []
     reasons = ["it is down"]
     for node in sorted(master.sentinels, key=silent.__contains__):
         try:
@@ -127,14 +127,14 @@ def _reason(error: BackendError) -> str:
     return str(error)
 
 
-def _read(reply: Any) -> Answer | None:
+def _read(reply: Any) -> MasterReply | None:
     """The answer; None: this Sentinel takes the master to be down, or knows none."""
     texts = [text_of(part) for part in reply]
     state = dict(zip(texts[::2], texts[1::2], strict=False))
     flags = state.get("flags", "").split(",")
     if "master" not in flags or {"s_down", "o_down"}.intersection(flags):
         return None
-    return Answer(int(state["config-epoch"]), Node(state["ip"], int(state["port"])))
+    return MasterReply(int(state["config-epoch"]), Node(state["ip"], int(state["port"])))
 
 
 class Resolver:

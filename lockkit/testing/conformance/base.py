@@ -20,7 +20,7 @@ from lockkit.testing.agent import Agent, Crew
 from lockkit.testing.blocking import AnyClient, Api, BlockingClient, client_of
 from lockkit.testing.conformance import choice
 from lockkit.testing.conformance.choice import PROCESSES, Wanted, Without, needs, test_of, wanted_by
-from lockkit.testing.faulty import Fault, give_faulty_wires
+from lockkit.testing.faulty import FaultyExchange, give_faulty_wires
 from lockkit.testing.targets import Target
 
 __all__ = [
@@ -168,11 +168,11 @@ class Suite:
         return connect()
 
     @pytest.fixture
-    def fault(self) -> Fault:
-        return Fault()
+    def fault(self) -> FaultyExchange:
+        return FaultyExchange()
 
     @pytest.fixture
-    def faulty(self, store: Target, api: Api, fault: Fault) -> Iterator[AnyClient]:
+    def faulty(self, store: Target, api: Api, fault: FaultyExchange) -> Iterator[AnyClient]:
         """A client whose exchanges fail as the fault says, within its block."""
         with ExitStack() as stack:
             yield opened(stack, store, api, None, {}, fault)
@@ -215,7 +215,7 @@ def opened(  # noqa: PLR0917  the values of fixtures
     api: Api,
     url: str | None,
     options: dict[str, Any],
-    fault: Fault | None = None,
+    fault: FaultyExchange | None = None,
 ) -> AnyClient:
     defaults = {"ttl": ROOMY, "acquire_timeout": LONGEST, **store.options_for(url)}
     settings = settings_from_url(url or store.url, **{**defaults, **options})

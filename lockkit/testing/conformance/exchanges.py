@@ -22,7 +22,7 @@ from lockkit.testing.conformance.base import (
     needs,
     nothing_left,
 )
-from lockkit.testing.faulty import Failing, Fault
+from lockkit.testing.faulty import Failing, FaultyExchange
 
 __all__ = ["ExchangeTests"]
 
@@ -32,7 +32,7 @@ MOST = 4
 """Only this many exchanges of one call are made to fail, because a wait may poll."""
 
 
-def each_fault(fault: Fault, name: str) -> Iterator[str]:
+def each_fault(fault: FaultyExchange, name: str) -> Iterator[str]:
     """A fresh name for each exchange and each way to fail, until there are no more exchanges."""
     for failing in Failing:
         for number in range(MOST):
@@ -50,7 +50,7 @@ class ExchangeTests:
         self,
         faulty: AnyClient,
         other: AnyClient,
-        fault: Fault,
+        fault: FaultyExchange,
         name: str,
         use: str,
         spawn: Spawn,
@@ -72,7 +72,7 @@ class ExchangeTests:
         self,
         faulty: AnyClient,
         other: AnyClient,
-        fault: Fault,
+        fault: FaultyExchange,
         name: str,
         use: str,
         spawn: Spawn,
@@ -80,7 +80,7 @@ class ExchangeTests:
         self.test_a_fault_while_acquiring(faulty, other, fault, name, use, spawn)
 
     def test_a_fault_while_releasing(
-        self, faulty: AnyClient, other: AnyClient, fault: Fault, name: str
+        self, faulty: AnyClient, other: AnyClient, fault: FaultyExchange, name: str
     ) -> None:
         for each in each_fault(fault, name):
             lease = faulty.lock(each).acquire()
@@ -92,7 +92,7 @@ class ExchangeTests:
                 nothing_left(other, each)
 
     def test_a_fault_while_extending(
-        self, faulty: AnyClient, other: AnyClient, fault: Fault, name: str
+        self, faulty: AnyClient, other: AnyClient, fault: FaultyExchange, name: str
     ) -> None:
         for each in each_fault(fault, name):
             lease = faulty.lock(each).acquire()
@@ -103,7 +103,7 @@ class ExchangeTests:
             nothing_left(other, each)
 
     def test_a_fault_while_waiting(
-        self, faulty: AnyClient, other: AnyClient, fault: Fault, name: str, spawn: Spawn
+        self, faulty: AnyClient, other: AnyClient, fault: FaultyExchange, name: str, spawn: Spawn
     ) -> None:
         if not makes_exchanges(faulty, fault, name):
             return
@@ -119,7 +119,7 @@ class ExchangeTests:
             is_free_soon(other, each)
 
     def test_a_fault_while_giving_up(
-        self, faulty: AnyClient, other: AnyClient, fault: Fault, name: str
+        self, faulty: AnyClient, other: AnyClient, fault: FaultyExchange, name: str
     ) -> None:
         for each in each_fault(fault, name):
             given_up = pytest.raises((AcquireTimeout, BackendError))
@@ -129,7 +129,7 @@ class ExchangeTests:
 
     @needs(Listed)
     def test_a_fault_while_listing(
-        self, faulty: AnyClient, other: AnyClient, fault: Fault, name: str
+        self, faulty: AnyClient, other: AnyClient, fault: FaultyExchange, name: str
     ) -> None:
         for each in each_fault(fault, name):
             with other.lock(each).acquire():
@@ -139,7 +139,7 @@ class ExchangeTests:
 
     @needs(Listed, Fenced)
     def test_a_fault_while_an_operator_releases(
-        self, faulty: AnyClient, other: AnyClient, fault: Fault, name: str
+        self, faulty: AnyClient, other: AnyClient, fault: FaultyExchange, name: str
     ) -> None:
         for each in each_fault(fault, name):
             lease = other.lock(each).acquire()
@@ -151,7 +151,7 @@ class ExchangeTests:
             nothing_left(other, each)
 
 
-def makes_exchanges(faulty: AnyClient, fault: Fault, name: str) -> bool:
+def makes_exchanges(faulty: AnyClient, fault: FaultyExchange, name: str) -> bool:
     """Whether the client makes any exchanges. A store in memory may do without."""
     fault.plan(-1, Failing.REFUSED)  # none fails
     with fault:
@@ -159,7 +159,7 @@ def makes_exchanges(faulty: AnyClient, fault: Fault, name: str) -> bool:
     return fault.asked > 0
 
 
-def attempt(fault: Fault, work: Callable[[], R]) -> R | None:
+def attempt(fault: FaultyExchange, work: Callable[[], R]) -> R | None:
     """What ``work`` returns; None if the store failed."""
     try:
         with fault:

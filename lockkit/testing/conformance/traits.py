@@ -35,7 +35,7 @@ from lockkit.testing.conformance.base import (
     nothing_left,
 )
 from lockkit.testing.conformance.choice import PROCESSES, Without, wanted_by
-from lockkit.testing.faulty import Fault
+from lockkit.testing.faulty import FaultyExchange
 from lockkit.testing.targets import ServerTarget, Target
 
 __all__ = ["TraitTests"]
@@ -103,7 +103,7 @@ class TraitTests(Suite):
 
     @needs(Pushed)
     def test_a_waiter_is_told_and_does_not_ask_again_and_again(
-        self, faulty: AnyClient, other: AnyClient, fault: Fault, name: str, spawn: Spawn
+        self, faulty: AnyClient, other: AnyClient, fault: FaultyExchange, name: str, spawn: Spawn
     ) -> None:
         def told() -> bool:
             with fault:
@@ -120,7 +120,7 @@ class TraitTests(Suite):
 
     @needs(PROCESSES, Without(Pushed), Without(Sessioned))
     def test_a_waiter_that_nobody_tells_asks_again_and_again(
-        self, faulty: AnyClient, other: AnyClient, fault: Fault, name: str, spawn: Spawn
+        self, faulty: AnyClient, other: AnyClient, fault: FaultyExchange, name: str, spawn: Spawn
     ) -> None:
         with fault:
             lease = other.lock(name).acquire()
