@@ -482,6 +482,11 @@ def test_many_are_extended_and_only_those_that_are_ours(connect: Connect) -> Non
         assert lease.release()
 
 
+def test_a_table_is_made_in_servers_only() -> None:
+    with pytest.raises(lockkit.ConfigurationError, match="not in sqlite"):
+        create_table(sqlalchemy.create_engine("sqlite://"))
+
+
 def test_a_server_that_hangs_is_given_up(
     postgres_server: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

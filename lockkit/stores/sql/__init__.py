@@ -10,10 +10,17 @@ if TYPE_CHECKING:
 
 def create_table(engine: sqlalchemy.Engine) -> None:
     """Make the lock table in a PostgreSQL, MySQL or MariaDB database, if it is missing. Raises the
-    errors of SQLAlchemy. Not for SQLite: a file gets its table at the first lock. A Django project
-    gets the table by ``manage.py migrate`` and need not call this."""
+    errors of SQLAlchemy, and ConfigurationError for another database. Not for SQLite: a file gets
+    its table at the first lock. A Django project gets the table by ``manage.py migrate`` and need
+    not call this."""
+    from lockkit.model.errors import ConfigurationError
     from lockkit.stores.sql.dialect import load_dialect  # here, as locks in a file do not need it
     from lockkit.stores.sql.vendors import VENDORS
 
+    vendor = VENDORS.get(engine.dialect.name)
+    if vendor is None:
+        raise ConfigurationError(
+            f"lockkit makes tables in PostgreSQL, MySQL and MariaDB, not in {engine.dialect.name}"
+        )
     with engine.begin() as connection:
-        connection.exec_driver_sql(load_dialect(VENDORS[engine.dialect.name].name).create)
+        connection.exec_driver_sql(load_dialect(vendor.name).create)
