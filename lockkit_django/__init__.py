@@ -1,4 +1,4 @@
-"""lockkit for Django: locks of the project's settings, and views that hold one while they run.
+"""lockkit for Django: locks configured in the settings, and views that hold one while they run.
 
 >>> from lockkit_django import lock_view, locks
 

@@ -15,9 +15,9 @@ MICROSECONDS = 1_000_000
 
 @admin.register(OrderRecord)
 class OrderRecordAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # generic in the stubs only
-    """Read-only: a record that is deleted or changed makes an order run twice.
+    """Read-only: deleting or changing a record could make its order run twice.
 
-    Stored responses are shown to nobody but the user who was sent them.
+    The stored response is not shown, because it was made for one user only.
     """
 
     list_display = ("order_id", "request", "state", "status", "made", "ends")
@@ -42,7 +42,7 @@ class OrderRecordAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # generic i
 
 
 def _time(microseconds: int) -> datetime | None:
-    """None, which is shown as "-", for a value that another program has written."""
+    """None, which is shown as "-", for a value out of range, which another program has written."""
     try:
         return datetime.fromtimestamp(microseconds / MICROSECONDS, UTC)
     except (TypeError, ValueError, OverflowError, OSError):

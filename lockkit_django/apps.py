@@ -1,4 +1,7 @@
-"""The Django application: it registers checks and nothing else. No I/O, no thread."""
+"""The Django application. It registers checks, and notes the names of databases for tests.
+
+It does no I/O and starts no thread.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ class LockkitConfig(AppConfig):
 
 
 def _found(*, deploy: bool, **_: Any) -> list[CheckMessage]:
-    """Imports the checks only when they run: a server does not run them."""
+    """The messages of all checks. Imports them only when they run: a server does not run them."""
     from lockkit_django.operate import checks as of_locks
     from lockkit_django.operate import order_checks as of_orders
 

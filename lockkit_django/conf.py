@@ -1,7 +1,7 @@
 """The Django settings, typed and validated: LOCKKIT and LOCKKIT_VIEWS.
 
 They are read when they are first needed and again after ``override_settings``. A mistake raises
-ConfigurationError that names the key and the remedy; ``manage.py check`` shows it at the start.
+ConfigurationError that names the key and the remedy; ``manage.py check`` reports it earlier.
 """
 
 from __future__ import annotations
@@ -28,18 +28,22 @@ DEFAULT_LOCATION = "django://default"
 
 
 def kept(read: Callable[[], T]) -> _lru_cache_wrapper[T]:
-    """Keep what a function makes of the settings until ``override_settings`` changes one."""
+    """Cache what a function returns, until ``override_settings`` changes any setting."""
     cached = cache(read)
     setting_changed.connect(lambda **_: cached.cache_clear(), weak=False)
     return cached
 
 
 def need_settings(scheme: str) -> None:
-    """Raises ConfigurationError where there are no settings of Django, or wrong ones."""
+    """Raise ConfigurationError if Django has no settings, or if they cannot be loaded.
+
+    ``scheme``: of the location that needs them, for the error text.
+    """
     try:
-        settings.INSTALLED_APPS  # noqa: B018  the first look imports them
+        settings.INSTALLED_APPS  # noqa: B018  the first access imports the settings
     except Exception as error:
-        unread = f"{ENVIRONMENT_VARIABLE} leads to none ({type(error).__name__}): correct it"
+        fault = f"names settings that cannot be loaded ({type(error).__name__}): correct it"
+        unread = f"{ENVIRONMENT_VARIABLE} {fault}"
         remedy = unread if os.environ.get(ENVIRONMENT_VARIABLE) else f"set {ENVIRONMENT_VARIABLE}"
         raise ConfigurationError(
             f"{scheme}:// needs Django's settings: {remedy}, or use 'manage.py locks'"
@@ -61,5 +65,5 @@ def known_aliases() -> set[str]:
 
 @kept
 def view_settings() -> ViewSettings:
-    """LOCKKIT_VIEWS."""
+    """LOCKKIT_VIEWS, validated. Raises ConfigurationError."""
     return read_view_settings(getattr(settings, "LOCKKIT_VIEWS", None))

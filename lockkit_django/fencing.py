@@ -27,22 +27,21 @@ M = TypeVar("M", bound=models.Model)
 
 
 class FencedQuerySet(models.QuerySet[M]):
-    """A query set whose writes may be made in the name of a lease."""
+    """A query set whose writes are fenced once ``fenced`` has given it a lease."""
 
     _lease: BaseLease | None = None
 
     def fenced(self, lease: BaseLease) -> Self:
-        """``update()``, ``bulk_update()`` and ``delete()`` of the result write only what no later
-        holder has written.
+        """The same rows; this lease fences ``update()``, ``bulk_update()`` and ``delete()``.
 
         If a later holder has written one of the rows, or the lease is already lost, they raise
         LeaseLost and write nothing. A lease that others may share raises ConfigurationError.
         ``create()``, ``get_or_create()`` and ``bulk_create()`` give new rows the lease's token.
         They are never refused, because a missing row has no token to compare.
         ``update_or_create()`` and ``bulk_create(update_conflicts=True)`` raise ConfigurationError,
-        because they would write over existing rows. What ``&``, ``|`` and ``^`` make has the lease
-        of either side; two leases raise ConfigurationError, and so does a plain query set as the
-        result. ``save()`` of the instances is not fenced, but never lowers the fence.
+        because they would write over existing rows. ``&``, ``|`` and ``^`` keep the lease of either
+        side. They raise ConfigurationError for two different leases, and if the result would be a
+        plain query set. ``save()`` of an instance is not fenced, but never lowers the fence.
         """
         clone = self.all()
         clone._lease = lease
@@ -102,9 +101,9 @@ class FencedQuerySet(models.QuerySet[M]):
 
     @contextmanager
     def _refusing(self, lease: BaseLease, *, deletes: bool = False) -> Iterator[list[Self]]:
-        """The rows that may be written, mostly in one part; LeaseLost if there are others."""
+        """The rows to write, in one query set or several. LeaseLost if a later holder wrote one."""
         token = token_of(lease)
-        self._for_write = True  # a router may have us read elsewhere
+        self._for_write = True  # otherwise a router may choose another database for reads
         plain = self.using(self.db)
         plain._lease = None
         rows = plain.filter(fence__lte=token)
@@ -113,19 +112,19 @@ class FencedQuerySet(models.QuerySet[M]):
                 yield [rows]
                 newer = plain.filter(fence__gt=token)
                 if connections[plain.db].vendor == "mysql":
-                    newer = newer.select_for_update()  # else it looks at an older snapshot
+                    newer = newer.select_for_update()  # otherwise it reads an older snapshot
                 if newer.exists():
                     raise stale(lease)
             else:
                 yield plain._locked(lease, deletes=deletes)
 
     def _is_one_statement(self, *, deletes: bool) -> bool:
-        """Whether the condition is in the statement that writes: it waits for another writer of the
-        row, and then compares again. For several tables, or to collect what to delete, Django puts
-        the condition into a SELECT before it, which does not wait.
+        """Whether Django puts the condition into the statement that writes. That one waits for
+        another writer of the row, and then compares again. For several tables, or to collect what
+        to delete, Django puts the condition into a SELECT before it, which does not wait.
         """
         if not connections[self.db].features.has_select_for_update:
-            return True  # SQLite: one writes at a time
+            return True  # SQLite: only one transaction writes at a time
         inherited = len({field.model for field in self.model._meta.concrete_fields}) > 1
         if inherited or self.query.count_active_tables() > 1:
             return False
@@ -150,16 +149,16 @@ class FencedQuerySet(models.QuerySet[M]):
         return [self.filter(pk__in=keys[i : i + size]) for i in range(0, len(keys) or 1, size)]
 
     def __and__(self, other: Any) -> Self:
-        return self._in_one_name(other, super().__and__(other))
+        return self._keep_lease(other, super().__and__(other))
 
     def __or__(self, other: Any) -> Self:
-        return self._in_one_name(other, super().__or__(other))
+        return self._keep_lease(other, super().__or__(other))
 
     def __xor__(self, other: Any) -> Self:
-        return self._in_one_name(other, super().__xor__(other))
+        return self._keep_lease(other, super().__xor__(other))
 
-    def _in_one_name(self, other: Any, combined: Self) -> Self:
-        """Give the result the lease of either side: Django copies a side, or makes a new one."""
+    def _keep_lease(self, other: Any, combined: Self) -> Self:
+        """Give the result the lease of either side. Django's result copies one side, or is new."""
         found = (self._lease, getattr(other, "_lease", None))
         leases = [lease for lease in found if lease is not None]
         if not leases:
@@ -168,13 +167,13 @@ class FencedQuerySet(models.QuerySet[M]):
             raise _keeps_no_lease()
         return combined.fenced(leases[0])
 
-    def _below_another(self, other: object) -> Any:
-        """``other`` is a query set of Django's own class, and so would be the result."""
+    def _after_plain(self, other: object) -> Any:
+        """``other & self``: ``other`` is a plain query set, and the result would be one, too."""
         if self._lease is None:
             return NotImplemented
         raise _keeps_no_lease()
 
-    __rand__ = __ror__ = __rxor__ = _below_another
+    __rand__ = __ror__ = __rxor__ = _after_plain
 
     def _clone(self) -> Self:
         clone: Self = super()._clone()  # type: ignore[misc]
@@ -197,11 +196,11 @@ else:
 
 
 class _Fence(_BigInteger):
-    """In a migration it is a plain BigIntegerField."""
+    """The column ``fence``, which no UPDATE lowers. Migrations name a plain BigIntegerField."""
 
     def get_placeholder(self, _: object, compiler: SQLCompiler, connection: Any) -> str:
-        """No UPDATE lowers the fence: an instance that was read before a later holder wrote has the
-        old fence, and another writer may raise it meanwhile."""
+        """In an UPDATE, keep the larger of the row's fence and the given one. ``save()`` gives the
+        old fence if the instance was read before a later holder wrote."""
         if not isinstance(compiler, SQLUpdateCompiler):
             return "%s"
         greatest = "MAX" if connection.vendor == "sqlite" else "GREATEST"
@@ -210,7 +209,7 @@ class _Fence(_BigInteger):
     def get_placeholder_sql(
         self, value: Any, compiler: SQLCompiler, connection: Any
     ) -> tuple[str, Sequence[Any]]:
-        """The same, as Django asks for it from 6.1 on."""
+        """The same for Django 6.1 and later, which calls this method instead."""
         placeholder = self.get_placeholder(value, compiler, connection)
         if not hasattr(value, "as_sql"):
             return placeholder, (value,)
@@ -223,12 +222,13 @@ class _Fence(_BigInteger):
 
 
 class FencedModel(models.Model):
-    """Inherit from it; ``makemigrations`` adds the column ``fence``.
+    """Base class of models with fenced rows; ``makemigrations`` adds the column ``fence``.
 
-    Guarantee and limit are those of ``lockkit.fencing``: all who write these rows must write them
+    Guarantee and limit are those of ``lockkit.fencing``: all code that writes these rows must do so
     through ``fenced``, under locks of the same name. ``save()``, ``update()`` and ``bulk_update()``
-    without a lease are not refused, but never lower the fence, whatever the manager: a stale holder
-    stays refused. Limit: migrations, SQL, and upserts of other managers that name the fence.
+    without a lease are not refused, but never lower the fence, whichever manager runs them: a stale
+    holder stays refused. Migrations, your own SQL, and upserts of other managers that name the
+    fence can lower it.
     """
 
     fence = _Fence(default=0, editable=False)
@@ -241,13 +241,13 @@ class FencedModel(models.Model):
 
 def _keeps_no_lease() -> ConfigurationError:
     return ConfigurationError(
-        "the query set that & | ^ makes of these would not write in the name of the lease: "
+        "the query set that & | ^ makes of these would not be fenced by the lease: "
         "combine them first, and call fenced(lease) last"
     )
 
 
 def _overwrites(method: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{method} cannot be fenced: it writes over a row that is there, whoever wrote it last; "
-        "update() what is there and create() what is not"
+        f"{method} cannot be fenced: it writes over an existing row, whoever wrote it last; "
+        "update() rows that exist and create() those that do not"
     )

@@ -1,8 +1,8 @@
 """Order IDs for plain HTML forms: ``{% order_id %}``, its twin for Jinja, and the guest's secret.
 
-The secret lives in the session, which is made for it. Django's ``login`` keeps what is in a guest's
-session and ``logout`` ends it, and with it the claim to the forms. ``lockkit.orders.forms``
-says why that is enough.
+A guest's secret lives in the session; a guest without a session gets one. Django's ``login`` keeps
+what is in a guest's session. ``logout`` deletes it, and then the forms that were shown to the guest
+are refused. ``lockkit.orders.forms`` says why that is enough.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ DO_NOT_CACHE = "_cache_update_cache"
 def order_id_field(request: HttpRequest | None, field: str | None = None) -> SafeString:
     """The hidden field with a new order ID, for a form that is shown to this visitor.
 
-    It has the name that LOCKKIT_ORDERS["ORDER_ID"] reads; ``field`` is another one, for a view with
+    Its name is the one in LOCKKIT_ORDERS["ORDER_ID"]. ``field``: another name, for a view with
     ``@idempotent(order_id="form:…")``. A guest gets a session. Django's own cache does not store
-    the page; keep it out of other caches yourself. Raises ConfigurationError if ORDER_ID reads no
-    field of a form, in a template without the request, and for a guest without SessionMiddleware.
+    the page; keep it out of other caches yourself. Raises ConfigurationError if ORDER_ID names no
+    form field, in a template without the request, and for a guest without SessionMiddleware.
     """
     if request is None:
         raise ConfigurationError(
@@ -43,7 +43,8 @@ def order_id_field(request: HttpRequest | None, field: str | None = None) -> Saf
 
 
 def new_order_id(request: HttpRequest) -> str:
-    """The value alone, for ``Idempotency-Key`` or for a field that you write yourself."""
+    """A new order ID, without the field: for the header ``Idempotency-Key``, or for a field that
+    you write yourself. Raises ConfigurationError for a guest without SessionMiddleware."""
     request = http_request(request)
     setattr(request, DO_NOT_CACHE, False)
     user = getattr(request, "user", None)

@@ -1,6 +1,7 @@
 """The twin of ``{% order_id %}`` for Django's Jinja2 backend: ``{{ order_id_field() }}``.
 
-Settings: ``"OPTIONS": {"extensions": ["lockkit_django.jinja2.OrderForms"]}`` of that backend.
+Add it to that backend in TEMPLATES:
+``"OPTIONS": {"extensions": ["lockkit_django.jinja2.OrderForms"]}``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class OrderForms(Extension):
-    """Adds ``order_id_field`` to the templates. Import macros that call it ``with context``."""
+    """Adds ``order_id_field`` to the templates. If a macro calls it, import it ``with context``."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)

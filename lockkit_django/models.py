@@ -1,4 +1,4 @@
-"""The tables: records of orders, and locks for those who keep them in the project's database."""
+"""The tables: records of orders, and the locks if the project's database keeps them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from django.db import models
 
 
 class OrderRecord(models.Model):
-    """One order, written in the transaction in which the order takes effect.
+    """The record of one order, written in the transaction in which the order takes effect.
 
-    The columns are ``lockkit.orders.Record``'s; times are microseconds since the epoch.
+    The columns correspond to ``lockkit.orders.Record``; times are microseconds since the epoch.
     """
 
     key = models.CharField(primary_key=True, max_length=64, editable=False)
@@ -32,10 +32,10 @@ class OrderRecord(models.Model):
 
 
 class Lock(models.Model):
-    """One lock name, for ``django://`` on a server database: the table of the SQL store.
+    """The state of one lock name, for ``django://`` on a server database.
 
-    Written by lockkit's own connection only, never through this model. The columns are explained
-    in ``lockkit/stores/sql/sqlite.sql``; an application without Django may share the table.
+    Only lockkit's own connection writes it, never this model. The columns are explained in
+    ``lockkit/stores/sql/sqlite.sql``; an application without Django may share the table.
     """
 
     id = models.CharField(primary_key=True, max_length=64, editable=False)

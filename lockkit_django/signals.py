@@ -1,6 +1,6 @@
-"""What became of orders, as Django signals. Each comes with ``request`` and ``order_id``.
+"""Django signals that tell what became of an order. A receiver gets ``request`` and ``order_id``.
 
-The sender is the view. What a receiver raises is logged, and breaks no request.
+The sender is the view. An exception of a receiver is logged and does not break the request.
 
 >>> from django.dispatch import receiver
 >>> @receiver(order_conflict)
@@ -13,10 +13,10 @@ from __future__ import annotations
 from django.dispatch import Signal
 
 order_replayed = Signal()
-"""A stored answer was given again."""
+"""A stored answer was given to a repeated request."""
 
 order_conflict = Signal()
 """An order ID came with another request than before: 422."""
 
 order_orphaned = Signal()
-"""An earlier try was begun, and how it ended is not known; whatever is done about it now."""
+"""An earlier try was begun, and how it ended is not known. Sent whatever ORPHANS says to do now."""

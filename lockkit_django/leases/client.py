@@ -1,4 +1,4 @@
-"""``locks`` and ``alocks``: the clients of the settings' aliases; and ``@locked`` with them.
+"""``locks`` and ``alocks``: a client for each alias of the settings. ``@locked`` uses them.
 
 They know of Django's transactions: locks enclose them, never the other way round. A lock acquired
 inside an open ``atomic()`` block is released before that block commits, so somebody else can take
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lockkit.web.view_lock import AnyAsyncLease, AnyLease
 
 RESETTING = ("LOCKKIT", "DATABASES", "CACHES")
-"""If one of these settings changes, the clients are made anew."""
+"""If ``override_settings`` changes one of these settings, the clients are made anew."""
 
 
 class DjangoLockClient(EnclosingClient):
@@ -57,7 +57,8 @@ class AsyncDjangoLockClient(AsyncEnclosingClient):
         return getattr(ORDER.get(), "is_open", False)
 
     async def _await_left_over(self, error: type[BaseException] | None) -> None:
-        """Not at a normal end: another task may wait in the thread for this very lock."""
+        """After an error, wait for what still runs in the thread. Do not wait after a normal end:
+        there another task may be waiting for this very lock."""
         if error is not None:
             await to_its_end(until_thread_is_idle())
 
@@ -68,7 +69,7 @@ locked = locked_with(locks.__getitem__, alocks.__getitem__, LockedOptions.__opti
 
 
 def reset(*, setting: str = "LOCKKIT", **_: Any) -> None:
-    """Close and forget all clients, as ``override_settings`` does."""
+    """Close and forget all clients. ``override_settings`` calls it."""
     if setting in RESETTING:
         locks.reset()
         alocks.clear()
@@ -80,8 +81,9 @@ setting_changed.connect(reset, dispatch_uid="lockkit_django.leases.client")
 async def give_back_from_loop(
     lease: AnyLease | AnyAsyncLease, *, when_idle: bool = False, patience: float | None = None
 ) -> None:
-    """Release a lease; one of a blocking client in a thread, so the loop does not wait. First, if
-    ``when_idle``, a query that the view may have left in its thread has ``patience`` seconds."""
+    """Release a lease from an event loop. That of a blocking client is released in a thread, so the
+    loop does not wait. ``when_idle``: first wait for a query that the view may have left in its
+    thread, at most ``patience`` seconds (None: for ever)."""
     try:
         if when_idle:
             await asyncio.wait_for(until_thread_is_idle(), patience)

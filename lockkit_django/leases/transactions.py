@@ -1,14 +1,17 @@
-"""Locks enclose transactions: what is open before a lock is granted, and what is opened after it.
+"""Locks enclose transactions: finds those that are open when a lock is asked for.
 
-The database is asked whether an open transaction has changed anything, and only when a lock is
-asked for: other queries cost nothing. If it cannot tell, that counts as yes. PostgreSQL knows of
-every change and every locked row. SQLite counts the rows that a connection has changed; the number
-was noted when the request began. Limit: changes of the schema are not counted. MariaDB tells
-whether a transaction has begun, even by a read. What it and MySQL know of changes
-(``innodb_trx``) is for administrators only, and may be 0.1 seconds old.
+lockkit asks the database whether an open transaction has changed anything. It asks only when a lock
+is asked for, so other queries cost nothing. If a database cannot tell, that counts as yes:
 
-Reads ``atomic_blocks`` of Django's connections, as Django's own ``durable=True`` does; blocks that
-TestCase opened around a test are not the user's and do not count.
+- PostgreSQL knows of every change and every locked row.
+- SQLite counts the rows that a connection has changed. The number is noted when a request begins.
+  Limit: changes of the schema are not counted.
+- MariaDB tells whether a transaction has begun, even by a read.
+- MySQL does not tell. Its table ``innodb_trx``, which MariaDB has, too, is for administrators only,
+  and may be 0.1 seconds old.
+
+This module reads ``atomic_blocks`` of Django's connections, as Django's own ``durable=True`` does.
+Blocks that TestCase opened around a test are not the user's and do not count.
 """
 
 from __future__ import annotations
@@ -28,27 +31,27 @@ from lockkit.leases.until import NUMBERED
 from lockkit.model.errors import OpenTransaction
 
 NOTED = "_lockkit_noted"
-"""Attribute of a connection: SQLite's own connection, and how many rows it had changed."""
+"""Attribute of a Django connection: SQLite's own connection, and how many rows it had changed."""
 
 KEEPER = "_lockkit_transaction"
-"""Attribute of a connection, while its transaction keeps a lease until its end."""
+"""Attribute of a connection: its ``Transaction``, while that keeps leases until its end."""
 
 IN_ERROR = 3
-"""Of libpq's PGTransactionStatusType."""
+"""libpq's status of a connection whose transaction has failed."""
 
 ORDER: ContextVar[object] = ContextVar("lockkit_order", default=None)
 """The order that runs in this thread or task, whose connections may be in another thread."""
 
 
 class OrderBlock(transaction.Atomic):
-    """The block of an order. It begins before the view and commits long after it."""
+    """The block of an order. It begins before the view, and commits after the view has returned."""
 
 
 def refuse_open_transactions(name: str) -> None:
     """Raise OpenTransaction if a transaction is open in this thread that would outlive the lock.
 
-    One that has only read (with autocommit off) is ended, so that the next query sees what the
-    last holder committed.
+    With autocommit off, a transaction that has only read is ended instead, so that the next query
+    sees what the last holder committed.
     """
     if has_order_elsewhere():
         raise in_coroutine(name)
@@ -77,7 +80,7 @@ def has_order_elsewhere() -> bool:
 
 
 def in_coroutine(name: str) -> OpenTransaction:
-    """What to raise for a lock of a blocking client there."""
+    """The error for a blocking client's lock in such a coroutine."""
     return OpenTransaction(
         f"a coroutine uses the lock {name!r} of a blocking client, which is released before its "
         f"order commits. Put @lock_view below @idempotent, or take the lock in the function that "
@@ -97,11 +100,12 @@ def _told(connection: BaseDatabaseWrapper, outermost: object) -> tuple[str, str]
         "In a view use @lock_view, which takes several names, or "
         "@transaction.non_atomic_requests; elsewhere acquire it around the block"
     )
-    return "the transaction of ATOMIC_REQUESTS or an atomic()", instead  # the former has no mark
+    return "the transaction of ATOMIC_REQUESTS or an atomic()", instead  # they look the same
 
 
 def _end_read_transaction(connection: BaseDatabaseWrapper, name: str) -> None:
-    """With autocommit off the first query opened a transaction, and with it a snapshot."""
+    """End a transaction that has only read: with autocommit off, the first query opened it, and
+    with it a snapshot. Raises OpenTransaction if it must not end."""
     if connection.connection is None or connection.autocommit or connection.in_atomic_block:
         return
     if contents := what_may_not_end(connection):
@@ -114,7 +118,7 @@ def _end_read_transaction(connection: BaseDatabaseWrapper, name: str) -> None:
 
 
 def what_may_not_end(connection: BaseDatabaseWrapper) -> str:
-    """For people: why its open transaction may not be ended for a lock; empty if it may."""
+    """For people: why lockkit must not end its open transaction for a lock; empty if it may."""
     keeper = vars(connection).get(KEEPER)
     if keeper is not None and not keeper.is_over() and keeper.has_leases():
         return "a lock until its COMMIT"
@@ -129,8 +133,8 @@ def what_may_not_end(connection: BaseDatabaseWrapper) -> str:
 
 
 def _has_hooks(connection: BaseDatabaseWrapper) -> bool:
-    """Whether its COMMIT runs hooks: those of the test around it do not count."""
-    savepoint = {*connection.savepoint_ids[-1:]}  # none: it is the outermost block
+    """Whether its COMMIT runs hooks of ``on_commit``. Those of a test around it do not count."""
+    savepoint = {*connection.savepoint_ids[-1:]}  # empty in the outermost block
     return any(savepoint <= hook[0] for hook in connection.run_on_commit)
 
 
@@ -147,24 +151,27 @@ def has_written(connection: BaseDatabaseWrapper) -> bool:
 
 @cache
 def note_each_request() -> None:
-    """Note SQLite's numbers when requests begin, from now on. Connected once: ``lock_view`` may ask
-    for it in each request, below ``method_decorator``, and connecting leaves a finalizer behind."""
+    """From now on, note SQLite's counts when requests begin. The signal is connected only once:
+    below ``method_decorator``, ``lock_view`` calls this in each request, and each ``connect`` would
+    leave a finalizer behind."""
     request_started.connect(note_what_is_final, dispatch_uid="lockkit_django.leases.transactions")
     if settings.configured:  # the URLconf may be imported by the first request, after its signal
         note_what_is_final()
 
 
 def note_what_is_final(**_: Any) -> None:
-    """Without an open transaction, changes are committed already, such as by authentication."""
+    """Note SQLite's counts where no transaction is open: those changes, such as of authentication,
+    are committed already."""
     for connection in opened():
         if connection.vendor == "sqlite" and not user_blocks(connection):
             note_changes(connection)
 
 
 def is_aborted(connection: BaseDatabaseWrapper) -> bool:
-    """Whether PostgreSQL has aborted the transaction, after an error in a cursor of the view.
+    """Whether PostgreSQL has aborted the transaction, because a query of the view has failed.
 
-    Django knows only of errors of its models, and a COMMIT would roll back without an error.
+    If the view caught that error, Django may not know of it, and a COMMIT would roll back without
+    an error.
     """
     if connection.vendor != "postgresql":
         return False
@@ -173,7 +180,7 @@ def is_aborted(connection: BaseDatabaseWrapper) -> bool:
 
 
 def is_rolled_back(connection: BaseDatabaseWrapper) -> bool:
-    """Whether the open transaction cannot commit any more."""
+    """Whether the open transaction can no longer commit."""
     return connection.needs_rollback or connection.closed_in_transaction or is_aborted(connection)
 
 
@@ -188,15 +195,15 @@ def is_broken(connection: BaseDatabaseWrapper) -> bool:
 
 
 def note_changes(connection: BaseDatabaseWrapper) -> None:
-    """Changes before this moment do not count for the transaction that is asked about later."""
+    """Note SQLite's count. Earlier changes then do not count for the transaction asked about."""
     if connection.vendor == "sqlite" and connection.connection is not None:
         changes = connection.connection.total_changes
         vars(connection)[NOTED] = (connection.connection, changes)
 
 
 def opened() -> list[BaseDatabaseWrapper]:
-    """Like ``connections.all(initialized_only=True)``, which looks each up twice, and slowly."""
-    of_thread = connections._connections  # type: ignore[attr-defined]  # no other way
+    """This thread's connections, like ``connections.all(initialized_only=True)`` but faster."""
+    of_thread = connections._connections  # type: ignore[attr-defined]  # no public way
     found = (getattr(of_thread, alias, None) for alias in connections.settings)
     return [connection for connection in found if connection is not None]
 
@@ -208,7 +215,7 @@ def user_blocks(connection: BaseDatabaseWrapper) -> list[Any]:
 
 
 def _is_of_test(connection: BaseDatabaseWrapper) -> bool:
-    """Whether the block is a savepoint within a TestCase, whose end makes nothing final."""
+    """Whether a TestCase has blocks around the user's, whose end then makes nothing final."""
     return len(user_blocks(connection)) < len(connection.atomic_blocks)
 
 
@@ -219,7 +226,7 @@ def is_of_hook(error: BaseException) -> bool:
 
 
 def asked(connection: BaseDatabaseWrapper, query: str) -> Any:
-    """The first row of the answer."""
+    """Run a query, and return the first row of its answer."""
     with connection.cursor() as cursor:
         cursor.execute(query)
         return cursor.fetchone()
@@ -229,5 +236,5 @@ def _has_changed_rows(connection: BaseDatabaseWrapper) -> bool:
     if not connection.in_atomic_block:
         return bool(connection.connection.in_transaction)  # reads do not begin one
     noted, changes = vars(connection).get(NOTED, (None, 0))
-    before = changes if noted is connection.connection else 0  # it is newer than the note
+    before = changes if noted is connection.connection else 0  # 0: it is newer than the note
     return bool(connection.connection.total_changes > before)

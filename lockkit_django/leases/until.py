@@ -1,8 +1,9 @@
 """``until="commit"`` in Django: a lease is held until the outermost ``atomic`` block has ended.
 
-A connection gets hooks with the first such lease, and loses them with the end of the transaction:
-after COMMIT or ROLLBACK, and when it is closed, as Django does with a connection that is lost. The
-blocks that TestCase opens around a test do not count; there the end of a savepoint is the end.
+The first such lease replaces the methods of the connection that may end the transaction. They come
+back after its end: COMMIT, ROLLBACK, or ``close()``, which Django calls if a connection is lost.
+The blocks that TestCase opens around a test do not count: inside them, the end of the user's
+outermost savepoint is the end.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ if TYPE_CHECKING:
     from lockkit.leases.client import Lease
 
 OF_SAVEPOINTS = ("savepoint_commit", "savepoint_rollback")
-"""For blocks: in a test, the outermost one may be a savepoint."""
+"""Methods that may end a block, too: in a test, the outermost one may be a savepoint."""
 
-ENDS = ("commit", "rollback", "close", "set_autocommit")  # the last: others may be interrupted
+ENDS = ("commit", "rollback", "close", "set_autocommit")
+"""Methods that may end a transaction. Django calls the last even if another was interrupted."""
 
 IDLE = 0
 """libpq's status of a connection outside of any transaction."""
@@ -48,7 +50,7 @@ def open_transactions() -> list[Transaction]:
 
 
 def of_orders() -> Sequence[Transaction]:
-    """The orders' transactions in this thread that can still commit."""
+    """The transactions of orders in this thread that can still commit."""
     if ORDER.get() is None:
         return ()
     found = (each for each in opened() if each.in_atomic_block and not each.closed_in_transaction)
@@ -88,7 +90,8 @@ class _Outermost(Transaction):
         return vars(self._connection).get(KEEPER) is self
 
     def is_over(self) -> bool:
-        """Whether it ended unannounced, as a block without a savepoint does inside a test's."""
+        """Whether it ended without a call of these methods, as a block with ``savepoint=False``
+        does inside a test's."""
         return self._block is not None and self._is_left()
 
     def refuse_snapshot(self, name: str) -> None:
@@ -124,25 +127,26 @@ class _Outermost(Transaction):
                 self.give_back()
 
     def _commits(self, name: str) -> bool:
-        """If autocommit was off, some databases commit when it is turned on."""
+        """Whether this method commits. Some databases commit when autocommit is turned on."""
         if name == "set_autocommit":
             return self._block is None
         return name in {"commit", "savepoint_commit"}
 
     def _is_left(self) -> bool:
-        """Django takes a block from its list before it ends the block's transaction."""
+        """Whether the block is left: Django takes it from its list before it ends the block."""
         return not any(block is self._block for block in self._connection.atomic_blocks)
 
     def give_back(self) -> None:
         self.ended = True
         if self.is_open():
             for name in (*self._hooked, KEEPER):
-                vars(self._connection).pop(name, None)  # an interrupt may have come before
+                vars(self._connection).pop(name, None)  # gone if an earlier call was interrupted
         super().give_back()
 
 
 class _OrderElsewhere(Transaction):
-    """That of an order whose view is a coroutine. It cannot keep a lease of a blocking client."""
+    """The transaction of an order whose view is a coroutine: it is open in another thread, so it
+    cannot keep a lease of a blocking client."""
 
     def is_open(self) -> bool:
         return True
@@ -151,7 +155,8 @@ class _OrderElsewhere(Transaction):
         raise in_coroutine(name)
 
     def keep(self, lease: Lease) -> None:
-        """The order began under this lease. Raises, so that the order is rolled back."""
+        """The order began under this lease. Release it, and raise OpenTransaction so that the order
+        is rolled back. An error that left the lease's block rolls it back anyway."""
         lease._disown()
         give_back(lease)
         if not getattr(lease, "_fails", False):
@@ -159,11 +164,11 @@ class _OrderElsewhere(Transaction):
 
 
 def _level_in_use(connection: Any) -> str:
-    """The isolation level of a transaction that may have a snapshot; else nothing."""
+    """The isolation level if the transaction may have a snapshot already; otherwise empty."""
     if connection.vendor == "sqlite" or connection.connection is None:
         return ""
     if connection.vendor == "postgresql":
-        if connection.connection.info.transaction_status == IDLE:  # BEGIN goes with a statement
+        if connection.connection.info.transaction_status == IDLE:  # no statement yet, so no BEGIN
             return ""
         return str(asked(connection, "SHOW transaction_isolation")[0])
     if connection.vendor != "mysql":
@@ -175,7 +180,8 @@ def _level_in_use(connection: Any) -> str:
 
 
 def _take_write_lock(connection: Any, name: str) -> None:
-    """SQLite gives it to one transaction at a time, and only if that has read nothing old."""
+    """Take SQLite's write lock, by writing ``user_version`` unchanged. One transaction at a time
+    gets it, and only if nothing has changed since its first read. Raises OpenTransaction."""
     try:
         (version,) = asked(connection, "PRAGMA user_version")
         with connection.cursor() as cursor:

@@ -5,7 +5,7 @@ from django.db import migrations
 
 
 def refuse_orders_of_earlier_release(apps, schema_editor):
-    """Their keys cannot be found any more, so a repeated order would be made again."""
+    """This release cannot find their records, so a repeated order would be made again."""
     records = apps.get_model("lockkit_django", "OrderRecord").objects
     valid = records.using(schema_editor.connection.alias).filter(expires__gt=time() * 1_000_000)
     if count := valid.count():
@@ -17,8 +17,8 @@ def refuse_orders_of_earlier_release(apps, schema_editor):
 
 
 class Migration(migrations.Migration):
-    """From here on, keys of orders are made in another way. An earlier release finds no table, and
-    answers 503 instead of making an order a second time."""
+    """From here on, keys of orders are made in another way. An earlier release that still runs does
+    not find the table, and answers 503 instead of making an order a second time."""
 
     dependencies = [
         ('lockkit_django', '0002_orderrecord'),

@@ -1,5 +1,5 @@
-"""System checks: what is wrong with the settings, and what is dangerous; and whether the locks of
-decorated views fit their routes.
+"""System checks: what is wrong or dangerous in the settings, and whether the locks of decorated
+views fit their routes.
 
 Errors stop ``manage.py`` commands and say what to change; warnings can be silenced by their ID in
 SILENCED_SYSTEM_CHECKS. Checks that ask the store run only under ``check --deploy``.
@@ -36,7 +36,7 @@ SETTINGS = ("LOCKKIT", "LOCKKIT_VIEWS", "LOCKKIT_ORDERS")
 
 LOCK_ERRORS = "lockkit_django.middleware.LockErrors"
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE")
-"""Of views without a class."""
+"""The HTTP methods of a view without a class."""
 
 DRF_GENERICS = "rest_framework.generics"
 IDS = {
@@ -62,7 +62,7 @@ AT_ONCE = ("IMMEDIATE", "EXCLUSIVE")
 
 
 def check_settings() -> list[CheckMessage]:
-    """The settings as far as they can be judged without a connection."""
+    """The settings, as far as they can be judged without a connection."""
     return [*_misspelt(), *_mistakes(), *_lock_errors()]
 
 
@@ -72,7 +72,7 @@ def check_store() -> list[CheckMessage]:
 
 
 def _misspelt() -> Iterator[CheckMessage]:
-    """A message for each, so that you can correct all of them at once."""
+    """A message for each misspelt setting, so that you can correct all of them at once."""
     for name in dir(settings):
         try:
             check_setting_names([name], SETTINGS)
@@ -108,19 +108,19 @@ def _store_messages(alias: str) -> list[CheckMessage]:
     try:
         client = locks[alias]
     except ConfigurationError:
-        return []  # E003 says it
+        return []  # E003 reports it
     return [message_of(finding) for finding in store_findings(client)]
 
 
 def check_views() -> list[CheckMessage]:
-    """E004, E006, E007, W006."""
+    """The checks E004, E006, E007 and W006."""
     described = (route for routed in routes() for route in _described(routed))
     found = route_findings(described, conf.known_aliases())
     return [*map(message_of, found), *_orders_in_locks()]
 
 
 def _orders_in_locks() -> Iterator[CheckMessage]:
-    """Orders that ``lock_view`` cannot see: in a class, or behind what hides a function."""
+    """E007, for orders that ``lock_view`` itself cannot see: in a class, or behind a wrapper."""
     views = (below_partials(routed.view)[0] for routed in routes())
     found = {
         name_of(view)
@@ -166,8 +166,8 @@ def _described(routed: Routed) -> Iterator[Route]:
 
 
 def _places_of(view: Any, method: str) -> Iterator[Any]:
-    """Also an object's ``__call__``, and what the handlers of DRF's generic views call, such as
-    ``create``."""
+    """Where a lock may be: also on an object's ``__call__``, and on the methods that the handlers
+    of DRF's generic views call, such as ``create``."""
     yield type(view).__call__
     for place in places_of(view, method):
         yield place
@@ -178,7 +178,7 @@ def _places_of(view: Any, method: str) -> Iterator[Any]:
 def _parameters(routed: Routed, method: str) -> dict[str, bool]:
     found = {name: _is_text(converter) for name, converter in routed.parameters.items()}
     operation = ninja_operation(routed.view, method)
-    if operation is not None:  # it converts, and gives the function more than the URL's
+    if operation is not None:  # Ninja converts the URL's parameters, and adds others
         typed = inspect.signature(operation.view_func).parameters.items()
         found |= {name: each.annotation in (str, "str", each.empty) for name, each in typed}
     return {**found, **dict.fromkeys(routed.given, False)}

@@ -46,7 +46,7 @@ LAST = f"Move {MIDDLEWARE!r} to the end of MIDDLEWARE"
 
 
 def check_orders() -> list[CheckMessage]:
-    """E101 to E109, E111, W101 and W102."""
+    """The checks E101 to E109, E111, W101 and W102."""
     found = [*_presence(), *_place(), *_sessions()]
     if getattr(settings, SOURCE, None) is None and not _is_there():
         return found
@@ -58,7 +58,8 @@ def check_orders() -> list[CheckMessage]:
 
 
 def check_records() -> list[CheckMessage]:
-    """E110, W103, W106: asks the store of the settings, not those of ``@idempotent(using=…)``."""
+    """The checks E110, W103 and W106. They ask the store that the settings name, and not those of
+    ``@idempotent(using=…)``."""
     from lockkit_django.orders.table import OrderTable
 
     orders = _orders()
@@ -72,12 +73,12 @@ def check_records() -> list[CheckMessage]:
     except (BackendError, ConnectionDoesNotExist) as error:
         return [message("E110", error, "Start the database, or correct USING.")]
     except ConfigurationError as error:
-        return [message("E110", error, "Orders answer 500 until then.")]
+        return [message("E110", error, "Until then, each order is answered with 500.")]
     return []
 
 
 def check_paths() -> list[CheckMessage]:
-    """W104, W105."""
+    """The checks W104 and W105."""
     orders = _orders()
     if orders is None or not orders.settings.paths or not routes():
         return []
@@ -86,7 +87,7 @@ def check_paths() -> list[CheckMessage]:
 
 
 def check_replays() -> list[CheckMessage]:
-    """W107."""
+    """The check W107."""
     orders = _orders()
     if orders is None or orders.settings.authorize_replay is not None:
         return []
@@ -95,7 +96,7 @@ def check_replays() -> list[CheckMessage]:
 
 
 def _orders() -> Orders | None:
-    """None: there are none, or E101 says what is wrong."""
+    """The rules of orders. None: there are none, or they are wrong, which E101 reports."""
     with suppress(ConfigurationError):
         return Orders(read_order_settings(getattr(settings, SOURCE, None)))
     return None
@@ -106,11 +107,11 @@ def _dangers(alias: str) -> list[CheckMessage]:
         found = dangers(alias, conf.known_aliases(), locks.__getitem__)
         return [message_of(finding) for finding in found]
     except (BackendError, ConfigurationError):
-        return []  # E010, or what is wrong with the settings, says it
+        return []  # E010 or a check of the settings reports it
 
 
 def _names(orders: Orders) -> Iterator[CheckMessage]:
-    rules, aliases = orders.settings, conf.known_aliases()  # no aliases: E001 says why
+    rules, aliases = orders.settings, conf.known_aliases()  # if there are none, E001 says why
     for name, call in HOOKS.items():
         try:
             orders.hook(name)
@@ -134,7 +135,7 @@ def _names(orders: Orders) -> Iterator[CheckMessage]:
 
 
 def _databases(using: str | None) -> set[str]:
-    """That of the settings, and those that views name."""
+    """The database that the settings name, and those that views name."""
     named = {options_of(each.view, method).using for each in routes() for method in CHANGING}
     return {using or DEFAULT_DB_ALIAS, *(each for each in named if each is not None)}
 
@@ -191,8 +192,8 @@ def _place() -> Iterator[CheckMessage]:
             others.append(path)
     if others:
         text = (
-            f"{', '.join(others)} after IdempotentOrderMiddleware: not asked before a replay, and "
-            f"changes made there to a response are stored and repeated"
+            f"after IdempotentOrderMiddleware in MIDDLEWARE: {', '.join(others)}. They are not "
+            f"asked before a replay, and their changes to a response are stored and repeated"
         )
         yield message("W101", text, f"{LAST}.")
 
@@ -204,7 +205,7 @@ def _is_a(path: str, classes: set[str]) -> bool:
 
 
 def _imported(path: str) -> Any:
-    """None if it cannot be imported: nothing works then, and Django says so."""
+    """What the path leads to. None if it cannot be imported: then Django reports that itself."""
     try:
         return import_string(path)
     except ImportError:
@@ -223,7 +224,7 @@ def _sessions() -> Iterator[CheckMessage]:
 
 
 def _urls(orders: Orders) -> list[Url]:
-    """The URLs that may make orders, in each language if the language is a part of paths."""
+    """The URLs that may make orders; in each language, if the language is a part of their paths."""
     methods = orders.settings.methods
     found = [each for each in routes() if any(may_take(each.view, method) for method in methods)]
     if not found or not is_language_prefix_patterns_used(settings.ROOT_URLCONF)[0]:

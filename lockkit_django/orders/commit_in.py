@@ -39,7 +39,8 @@ UNANSWERED = str(RecordState.TOMBSTONE)
 
 
 class OwnTransaction(OrderInDatabase):
-    """Nothing is open around the view; the record commits in the block that the view names."""
+    """An order without a transaction around its view. Its record commits in the block that the view
+    gives to ``commit_in``."""
 
     _inside = _entered = _committed = _broken = _stopped = False
     _rolled_back_by: BaseException | None = None
@@ -127,7 +128,9 @@ class OwnTransaction(OrderInDatabase):
                 f"durable=True), or @idempotent(using={using!r})"
             )
         if self._committed or self._inside:
-            raise ConfigurationError("commit_in() is used once for an order: it has committed")
+            raise ConfigurationError(
+                "commit_in() commits an order once: its block is open already, or has committed"
+            )
 
     def _enter(self) -> None:
         done = self.orders.running(self.order)._replace(state=RecordState.TOMBSTONE)

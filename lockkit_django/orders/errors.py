@@ -19,14 +19,14 @@ ANSWERS = {"rest_framework.exceptions.APIException", "ninja.errors.HttpError"}
 
 
 def status_of(error: BaseException) -> int | None:
-    """The status that an exception asks for; None: it was not raised to be answered."""
+    """The HTTP status that an exception asks for; None if it was not raised to be answered."""
     if isinstance(error, (PermissionDenied, Http404)):
         return HTTPStatus.FORBIDDEN if isinstance(error, PermissionDenied) else HTTPStatus.NOT_FOUND
     return int(getattr(error, "status_code", 0)) if is_answer(error) else None
 
 
 def is_answer(error: BaseException) -> bool:
-    """Whether it is an exception of DRF or Ninja that is raised to be answered."""
+    """Whether this exception of DRF or Ninja is raised to be answered."""
     names = {f"{each.__module__}.{each.__qualname__}" for each in type(error).__mro__}
     return bool(names & ANSWERS)
 
@@ -45,15 +45,15 @@ def is_of_check(error: BaseException) -> bool:
 
 
 def is_made_by_drf(response: HttpResponseBase) -> bool:
-    """Whether DRF made it from an exception."""
+    """Whether DRF made the response from an exception."""
     return bool(getattr(response, "exception", False))
 
 
 def is_of_handler(response: HttpResponseBase) -> bool:
-    """Whether DRF made it from an exception with a handler that is not DRF's own.
+    """Whether DRF made the response from an exception, by a handler that is not DRF's own.
 
-    DRF's own answers only what the view has raised to be answered, an ``APIException``. Another
-    handler may answer 500 to anything, and hides the exception.
+    DRF's own handler answers only exceptions that are raised to be answered, such as an
+    ``APIException``. Another handler may answer any exception with 500, and hides the exception.
     """
     context: dict[str, Any] = getattr(response, "renderer_context", None) or {}
     view = context.get("view")

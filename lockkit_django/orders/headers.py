@@ -1,4 +1,4 @@
-"""What middleware would do to the headers of a first answer is done to those of a replay."""
+"""A replay gets the headers that middleware gave to the first answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXEMPT = "xframe_options_exempt"
 
 
 def set_later(response: HttpResponseBase) -> list[tuple[str, str]]:
-    """What a record keeps besides the headers that the response has so far."""
+    """What a record keeps besides the headers that are set on the response so far."""
     framed = [(FRAMED, "")] if getattr(response, EXEMPT, False) else []
     return [*_language(response), *framed]
 

@@ -1,8 +1,8 @@
 """``@idempotent``: the options of one view, and an order that is opened below the view's checks.
 
-Order: lock → BEGIN and record → view. The middleware does COMMIT and release, after the response
-is rendered. The transactions of ATOMIC_REQUESTS are opened here, under the order's lock: the
-handler would open them before it.
+The steps are: lock → BEGIN and record → view. The middleware does COMMIT and release, after the
+response is rendered. The transactions of ATOMIC_REQUESTS are opened here, under the order's lock:
+Django's handler would open them before the lock is acquired.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from lockkit_django.web.request_blocks import (
 from lockkit_django.web.view_functions import called_by, has_lock_below, is_operation, show_types
 
 MIDDLEWARE_RUNNER = "_lockkit_order_runner"
-"""Attribute of a request that came through the middleware: how that waits."""
+"""Attribute of a request that came through the middleware: the middleware's ``Runner``."""
 
 ORDER_OPTIONS = ("order_id", "required", "using", "atomic")
 IN_CLASS = (
@@ -51,7 +51,7 @@ class IdempotentMixin:
     ``class Orders(IdempotentMixin, APIView)``. ``order_options``: the arguments of ``@idempotent``.
     """
 
-    order_options: dict[str, Any] = {}  # noqa: RUF012  a default, replaced and never changed
+    order_options: dict[str, Any] = {}  # noqa: RUF012  never changed, only replaced
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -93,7 +93,7 @@ def _inside(view: View, options: ViewOptions) -> Any:
             "decorate_view(idempotent) would answer before Ninja has authenticated: put "
             "@idempotent directly on the function, below @api.post"
         )
-    if hasattr(view, "login_url"):  # the mark of Django's decorators
+    if hasattr(view, "login_url"):  # Django's decorators set it
         raise ConfigurationError(
             "@idempotent above @login_required, @permission_required or @user_passes_test would "
             "repeat answers to whoever they refuse: put it below them"
@@ -141,7 +141,8 @@ def _is_exempt(http: HttpRequest, view: View) -> bool:
 
 @contextmanager
 def _noting_errors(http: HttpRequest) -> Iterator[None]:
-    """Note an exception: others may make a response of it, even of a deadline's cancellation."""
+    """Note an exception of the view: code around it may turn that into a response, even the
+    cancellation by a deadline."""
     try:
         yield
     except BaseException as error:
@@ -154,9 +155,10 @@ def _noting_errors(http: HttpRequest) -> Iterator[None]:
 async def _called(
     http: HttpRequest, view: View, exempt: Exempt | None, call: Callable[[], Any]
 ) -> Any:
-    """Call the view in the transactions that the handler would have opened, if it has not.
+    """Call the view in the transactions of ATOMIC_REQUESTS that are not open yet.
 
-    The handler's would COMMIT if a framework inside it makes an answer of an exception.
+    Django's handler does not open them: it would COMMIT if a framework inside it turned an
+    exception into a response.
     """
     if exempt is None:
         return await value(call())
@@ -176,7 +178,8 @@ async def _called(
 async def _served(
     http: HttpRequest, exempt: Exempt | None, doing: Callable[[Runner], Coroutine[Any, Any, Any]]
 ) -> Any:
-    """Under WSGI an async view's loop ends with it, but the order does not: use the thread."""
+    """Do this with the runner that lasts as long as the order. Under WSGI, an async view's loop
+    ends with the view, but the order does not: there, use the thread."""
     if exempt is not None:
         return await doing(THREAD)
     if getattr(http, MIDDLEWARE_RUNNER) is LOOP:

@@ -3,15 +3,16 @@
 It acts in phases around the view, so that Django's own machinery stays in between:
 
 - ``process_view``, after authentication and CSRF: look up, lock, BEGIN, insert the record;
-- ``process_exception``: what the view did is rolled back, or after a refusal saved, whatever
-  response is made of it;
+- ``process_exception``: roll back what the view did, or save it after a refusal, whatever response
+  is made of the exception;
 - ``process_template_response``: the same if DRF has made a response from an exception;
-- after ``get_response``: the rendered response into the record and COMMIT, or ROLLBACK;
-- at the end, in every case: ROLLBACK if it is still open, then release the lock.
+- after ``get_response``: write the rendered response into the record and COMMIT, or ROLLBACK;
+- at the end, in every case: ROLLBACK if the transaction is still open, then release the lock.
 
-The transaction of ATOMIC_REQUESTS is this one; it becomes a savepoint if another middleware comes
-after this. A view with a ``lock_view`` of its own begins under that lock, which is then released
-after COMMIT, too.
+On the order's database, ATOMIC_REQUESTS has no transaction of its own: the order's takes its place.
+If another middleware comes after this one, ATOMIC_REQUESTS is a savepoint inside the order's. An
+order whose view has a ``lock_view`` of its own begins under that lock, which is released after the
+COMMIT, too.
 """
 
 from __future__ import annotations
@@ -57,14 +58,14 @@ UNCOVERED = "_lockkit_uncovered"
 """Attribute of a request whose view is not an order."""
 
 OF_CONTENT = ("Content-Encoding", "Content-Length", "ETag", "Content-Language")
-"""Headers that a decorator of the view may have set for the JSON."""
+"""Headers that a decorator of the view may have set, and which fit the JSON but not the page."""
 
 
 class IdempotentOrderMiddleware:
     """Put it last in MIDDLEWARE: it replays only what all the others have let through.
 
     Guarantee: within TTL each order takes effect exactly once in the database of its record.
-    Limit: what a view does elsewhere (mail, payments) is repeated if it fails after that.
+    Limit: what a view does elsewhere (mail, payments) is repeated if the view fails afterwards.
     Raises ConfigurationError for wrong settings, when the server starts.
     """
 
@@ -134,8 +135,9 @@ class IdempotentOrderMiddleware:
 
 
 def _note_failure(*, request: Any = None, **_: object) -> None:
-    """Django has failed after the view, where it does not call ``process_exception``: the view
-    returned no response. Called on any thread. A database rolls back anyway."""
+    """Note a failure for which Django does not call ``process_exception``, such as a view that
+    returned no response. May be called on any thread. Only claims need the note: an order in a
+    database is rolled back anyway."""
     opened = open_order(request)
     if opened is not None and opened.orders.claims:
         opened.failed = True
@@ -154,7 +156,8 @@ _kept_marks = lru_cache(maxsize=1024)(_marks)  # each request asks
 
 
 def _stand_by(request: HttpRequest, options: ViewOptions) -> None:
-    """Keep the body for an order that is opened inside the view: its fingerprint needs it."""
+    """Keep the body for an order that is opened inside the view, because its fingerprint needs the
+    body. Mark other requests that are not orders."""
     if request.method in SAFE_METHODS or options.exempt:
         return
     if options.inside:
@@ -164,7 +167,7 @@ def _stand_by(request: HttpRequest, options: ViewOptions) -> None:
 
 
 def _blocking(step: Any) -> Any:
-    """A method of the same object, as Django asks of it, which is not a coroutine."""
+    """A blocking twin of a coroutine method. It is a method, too, as Django expects."""
     return MethodType(lambda _, *args: result_of(step(*args)), step.__self__)
 
 

@@ -33,9 +33,9 @@ class OpenOrder(gate.OpenOrder):
 
     visit: Visit
     _marked_by: str | None = None  #: the module that called ``set_rollback``; "": several
-    database: str | None = None  #: the order's, whose transaction the order or the view opens
-    in_request_block = False  #: the order's transaction is that of ATOMIC_REQUESTS, too
-    front: Any  #: the request that a view below ``@idempotent`` gets: DRF's wraps Django's
+    database: str | None = None  #: where the record is, once the order has begun; None: in Redis
+    in_request_block = False  #: the order's transaction is also that of ATOMIC_REQUESTS
+    front: Any  #: the request that a view below ``@idempotent`` gets: Django's or DRF's
 
     def commit_in(self, block: Atomic) -> AbstractContextManager[None]:
         """``with request.order.commit_in(transaction.atomic(durable=True)): …``
@@ -60,7 +60,7 @@ class OpenOrder(gate.OpenOrder):
 
     @property
     def is_async(self) -> bool:
-        """Whether the event loop that runs the view also ends the order: not so under WSGI."""
+        """Whether the event loop that runs the view also ends the order. Under WSGI it does not."""
         return isinstance(self.decision.lease, AsyncLease)
 
     async def resume(self, *, in_thread: bool) -> Any:
@@ -68,7 +68,7 @@ class OpenOrder(gate.OpenOrder):
         return await gate.begin(self, self.visit.thread if in_thread else self.visit.loop)
 
     def besides(self, aliases: Iterable[str]) -> list[str]:
-        """Those databases that need a transaction of their own around the view."""
+        """Those of the given databases that need a transaction of their own around the view."""
         aliases = list(aliases)
         self.in_request_block = self.database in aliases
         return [alias for alias in aliases if alias != self.database]
@@ -90,7 +90,7 @@ class OpenOrder(gate.OpenOrder):
         """Django is about to render what the view has answered."""
 
     def _is_marked(self, response: Any) -> bool:
-        """Whether DRF has made it from an exception, and ``set_rollback`` was called."""
+        """Whether DRF made the response from an exception, and ``set_rollback`` was called."""
         return self._marked_by is not None and is_made_by_drf(response)
 
     @property
@@ -100,11 +100,11 @@ class OpenOrder(gate.OpenOrder):
 
 
 class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
-    """The claim stays as it is, an orphan, after an exception whose answer is not stored, after a
-    cancelled request, and after a killed process."""
+    """An order with STORE "redis". Its claim stays behind, as an orphan, after an exception whose
+    answer is not stored, after a cancelled request, and after a killed process."""
 
-    _refused = False  #: by one of Django's checks, before the view
-    _session_key: str | None = None  #: before the view
+    _refused = False  #: one of Django's checks refused the request before the view
+    _session_key: str | None = None  #: the key of the session before the view
 
     def begin(self) -> None:
         super().begin()
@@ -122,7 +122,7 @@ class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
 
     @property
     def _watched(self) -> list[Any]:
-        """The leases of the view's own locks. The fence of the order's decides about its record."""
+        """The leases of the view's own locks, without the order's: its fence guards the record."""
         return self.leases[:-1]
 
     def _is_accident(self, response: HttpResponseBase) -> bool:

@@ -62,8 +62,8 @@ def order_request(visit: Visit) -> OrderRequest:
 def keep_body(request: HttpRequest, limit: int) -> None:
     """Read the body before the view's own framework consumes the stream.
 
-    Not a posted upload, which Django and DRF keep parsed, and nothing beyond ``limit`` bytes,
-    which will be refused.
+    An upload by POST is not read, because Django and DRF keep it parsed. Neither is a body of more
+    than ``limit`` bytes, because it will be refused.
     """
     if request.method == "POST" and (request.content_type or "").lower() == MULTIPART:
         return
@@ -89,7 +89,7 @@ def _is_unseen(request: HttpRequest) -> bool:
 
 
 def _route(request: HttpRequest, route: str) -> str:
-    """The URL pattern; a request with URLs of its own (hosts, tenants) has other routes."""
+    """The URL pattern. If the request has a URLconf of its own (hosts, tenants), its name, too."""
     urlconf = getattr(request, "urlconf", None)
     if urlconf is None:
         return route
@@ -105,7 +105,7 @@ def _payload(request: HttpRequest) -> Payload:
 
 
 def _is_cut(request: HttpRequest) -> bool:
-    """Whether less came than the client had announced: it went away, and Django does not say so."""
+    """Whether the body is shorter than announced: the client went away. Django does not tell."""
     kept = vars(request)
     stream = kept.get("_stream")
     if "_body" in kept:
@@ -163,7 +163,8 @@ def _file(field: str, upload: UploadedFile[bytes]) -> SentFile:
 
 
 def _content_length(request: HttpRequest) -> int | None:
-    """As the client says; for a chunked body its size, if the server has all of it (ASGI)."""
+    """The length of the body in bytes, as the client says. A chunked body has a length if the
+    server keeps all of it in a file (ASGI); otherwise None."""
     text = str(request.META.get("CONTENT_LENGTH") or "")
     if text.isdecimal():
         return int(text)
@@ -171,7 +172,7 @@ def _content_length(request: HttpRequest) -> int | None:
 
 
 def _spooled(stream: Any) -> int | None:
-    """The size of a body that is in a file; nothing is loaded, and the position stays."""
+    """The size of a body that the server keeps in a file. Loads nothing, and keeps the position."""
     if not isinstance(stream, SpooledTemporaryFile) or stream.closed:
         return None
     position = stream.tell()
@@ -181,8 +182,8 @@ def _spooled(stream: Any) -> int | None:
 
 
 def _identity(visit: Visit) -> Identity:
-    """DRF authenticates inside its views; here it is done before, unless
-    the order is opened inside of the view.
+    """The sender. DRF authenticates inside its views. Here this is done before the view, unless the
+    order is opened inside of it.
 
     Raises AnsweredError if authentication, or a permission of DRF's class, refuses.
     """
@@ -206,7 +207,7 @@ def guest_of(request: HttpRequest) -> str | None:
 
 
 def is_drf(view: object) -> bool:
-    """Whether it is what ``as_view`` of a DRF view returns."""
+    """Whether this is what ``as_view`` of a DRF view returns."""
     return hasattr(getattr(view, "cls", None), "initialize_request")
 
 
@@ -230,14 +231,15 @@ def _check_as_drf(request: HttpRequest, view: Any) -> None:
         )
         instance.perform_authentication(drf)
         instance.check_permissions(drf)
-    except Exception as error:  # noqa: BLE001  the view raises again what it does not know
+    except Exception as error:  # noqa: BLE001  handle_exception raises those that it does not know
         response = instance.handle_exception(error)
         raise AnsweredError(instance.finalize_response(drf, response)) from None
 
 
 @contextmanager
 def _own_user(request: HttpRequest) -> Iterator[None]:
-    """Undo what is set inside: in the view, DRF's SessionAuthentication would believe that user."""
+    """Forget the user that is set inside the block: later, in the view, DRF's SessionAuthentication
+    would trust it."""
     before: dict[str, Any] = {
         key: request.__dict__[key] for key in ("user", "auth") if key in request.__dict__
     }
@@ -250,7 +252,7 @@ def _own_user(request: HttpRequest) -> Iterator[None]:
 
 
 def user_of(request: HttpRequest, *, by_drf: bool) -> str | None:
-    """The user, unique over all user models: customer 7 is not clerk 7."""
+    """The user, as a text that is unique over all user models: customer 7 is not clerk 7."""
     user = user_behind(request, by_drf=by_drf)
     if user is None:
         return None
@@ -272,12 +274,13 @@ def session_of(request: HttpRequest) -> str | None:
 
 
 def tell_of_new_session(request: HttpRequest, before: str | None) -> None:
-    """Warn if the view of a guest's order, which belongs to the session, has changed its key."""
+    """Warn if the view of a guest's order has given the session another key. The order belongs to
+    the session with the key ``before``."""
     session: Any = getattr(request, "session", None)
     if before is None or session.session_key == before or "Authorization" in request.headers:
         return
     if GUEST in session:
-        return  # it follows the visitor, and the orders of forms belong to it
+        return  # the guest's secret stays in the session, and the orders of forms belong to that
     log.warning(
         "%s %s was an order of the visitor's session, and its view has given the session another "
         "key, as login() does: a repeat of this order would be another one. Let the visitor log in "

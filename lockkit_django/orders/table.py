@@ -1,4 +1,4 @@
-"""Records of orders in a Django database, also for ``locks prune``."""
+"""Records of orders in a Django database."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ except RuntimeError as missing:  # what Django raises for a model of no installe
 
 
 class OrderTable(Table):
-    """Finds records, also for ``locks prune``.
+    """The records in one database: for orders, and for ``locks prune``.
 
-    ``using``: the database; None: as the routers say. Raises BackendUnavailable.
+    ``using``: the alias of the database; None: the routers choose. Raises BackendUnavailable.
     """
 
     def __init__(self, using: str | None) -> None:
@@ -36,8 +36,9 @@ class OrderTable(Table):
 
     @property
     def using(self) -> str:
-        """Where records are written, with the order. Ask in the thread of the request: a router
-        may read its ``threading.local``. It is asked once, so an order ends where it began."""
+        """The database in which records are written. Read this in the thread of the request first:
+        a router may read its ``threading.local``. The router is asked once, so an order ends where
+        it began."""
         if self._written is None:
             self._written = router.db_for_write(OrderRecord)
         return self._written
@@ -80,7 +81,8 @@ class Sql:
             return cursor.fetchall() if cursor.description else cursor.rowcount
 
     def _may_commit(self) -> bool:
-        """Whether COMMIT may be sent along: not in a test, nor with a hook of until="commit"."""
+        """Whether COMMIT may be sent along with the statements. It may not inside a test's block,
+        nor if until="commit" has replaced the connection's ``commit``."""
         connection = self._connection
         is_outermost = len(connection.atomic_blocks) == 1 and connection.commit_on_exit
         return is_outermost and "commit" not in vars(connection)
@@ -95,7 +97,7 @@ def _is_djangos(kind: type[Any]) -> bool:
 
 @contextmanager
 def typed_errors(using: str) -> Iterator[None]:
-    """Raise lockkit's errors for the database's, such as DuplicateKeyError for an existing key."""
+    """Raise lockkit's errors in place of the database's, such as DuplicateKeyError."""
     try:
         yield
     except (DatabaseError, InterfaceError) as error:

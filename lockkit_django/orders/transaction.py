@@ -38,7 +38,7 @@ class OrderInDatabase(gate.OrderInDatabase, OpenOrder):
 
     @property
     def _using(self) -> str:
-        """Do not ask in the event loop, which makes this object: see ``OrderTable.using``."""
+        """The record's database. Do not ask in the event loop: see ``OrderTable.using``."""
         using: str = self.visit.records.using
         return using
 
@@ -56,13 +56,13 @@ class OrderInDatabase(gate.OrderInDatabase, OpenOrder):
                 tell_of_new_session(self.visit.request, self._before.key)
 
     def _has_raised(self, response: HttpResponseBase) -> bool:
-        """Whether the view has raised. Django hears nothing of it if DRF, Ninja or a decorator
-        makes the response."""
+        """Whether the view has raised. Django does not know this if DRF, Ninja or a decorator has
+        made a response of the exception."""
         made_by_drf = getattr(response, "exception", False)  # inlined: each order needs it
         return self.failed or self.error is not None or made_by_drf
 
     def _keep_unbegun(self, response: HttpResponseBase) -> HttpResponseBase:
-        """The order was left to a ``lock_view`` that never ran: a success came without it."""
+        """The order was left to a ``lock_view`` that never ran. Record a success all the same."""
         verdict = self._verdict(response)
         if self._has_raised(response) or not isinstance(verdict, Keep):
             return response
@@ -106,7 +106,7 @@ class SharedTransaction(OrderInDatabase):
             raise
 
     def _be_request_block(self) -> None:
-        """The next ``atomic`` block is that of ATOMIC_REQUESTS: no savepoint for it."""
+        """The next ``atomic`` block is that of ATOMIC_REQUESTS. Make no savepoint for it."""
         connection = self._connection
         exempt = getattr(self.visit.view, "_non_atomic_requests", ())
         if connection.settings_dict["ATOMIC_REQUESTS"] and connection.alias not in exempt:
@@ -129,7 +129,7 @@ class SharedTransaction(OrderInDatabase):
         return answer
 
     def before_render(self, response: HttpResponseBase) -> None:
-        """Roll back what ATOMIC_REQUESTS rolls back: what is rendered now may query."""
+        """Roll back now what ATOMIC_REQUESTS rolls back, because rendering may query."""
         if self._is_marked(response):
             self.failed = True
             if self.in_request_block:
@@ -204,9 +204,9 @@ class SharedTransaction(OrderInDatabase):
         return response
 
     def _mark(self, rollback: bool) -> None:
-        """``set_rollback`` of the connection. DRF calls it for a view that raises, even if that is
-        exempt: it takes the order's transaction for that of ATOMIC_REQUESTS. DRF calls it twice if
-        the project's exception handler asks for it, and then leaves the rest to DRF's handler."""
+        """Replaces ``set_rollback`` of the connection. DRF calls that if a view raises, even an
+        exempt one: DRF takes the order's transaction for that of ATOMIC_REQUESTS. There are two
+        calls if a project's exception handler has DRF call it, and then calls DRF's handler."""
         caller = str(sys._getframe(1).f_globals.get("__name__"))
         if not self._connection.needs_rollback:
             self._marked_by = caller
@@ -215,7 +215,7 @@ class SharedTransaction(OrderInDatabase):
         type(self._connection).set_rollback(self._connection, rollback)
 
     def _commit(self, response: Any, record: Record | None) -> Any:
-        """``record``: None to delete what was written when the order began."""
+        """COMMIT, with the record. ``record``: None to delete what was written at the begin."""
         self.undone = True
         self.check_leases()
         try:
@@ -245,11 +245,11 @@ class SharedTransaction(OrderInDatabase):
             vars(connection)["set_rollback"] = self._mark
 
     def _leave_block(self) -> None:
-        """COMMIT. Hooks of ``on_commit`` run in here; what they raise is raised."""
+        """COMMIT, or ROLLBACK if it is due. Raises what a hook of ``on_commit`` raises."""
         block, self._block = self._block, None
         self.begun = False
         if block is not None:
-            for hook in ("savepoint", "set_rollback"):  # the first is left if no view has run
+            for hook in ("savepoint", "set_rollback"):  # the first is there if no view has run
                 vars(self._connection).pop(hook, None)
             block.__exit__(None, None, None)
 

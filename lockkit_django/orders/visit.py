@@ -1,4 +1,4 @@
-"""A Django request at its view, which ``lockkit.orders.gate`` leads to its order."""
+"""A Django request at its view, for ``lockkit.orders.gate``."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _RUNS = re.compile(rb"[A-Za-z0-9]{32,}")
 
 
 class _LoopRunner:
-    """The event loop waits, and the thread of the request queries."""
+    """For an event loop, which waits; queries run in the thread of the request."""
 
     async def do(self, function: Callable[..., R], *args: object) -> R:
         return await in_thread(function, *args)
@@ -104,7 +104,7 @@ LOOP = _LoopRunner()
 
 class Visit(visit.Visit):
     """``view``: what the URL leads to, or what is below ``@idempotent``. ``next_is_view``: Django
-    calls it next, in the transactions of ATOMIC_REQUESTS. ``by_drf``: DRF authenticates."""
+    calls the view next, in the transactions of ATOMIC_REQUESTS. ``by_drf``: DRF authenticates."""
 
     thread, loop = THREAD, LOOP
     to_sync = staticmethod(async_to_sync)
@@ -128,7 +128,7 @@ class Visit(visit.Visit):
             self.records = OrderTable(options.using or rules.using)
 
     def header(self, name: str) -> str | None:
-        """Like ``request.headers.get``, which looks through all headers first."""
+        """Like ``request.headers.get``, but without looking through all headers first."""
         value: str | None = self.request.META.get(HttpHeaders.to_wsgi_name(name))
         return value
 
@@ -179,7 +179,7 @@ class Visit(visit.Visit):
         return get_token(self.request)
 
     def order_response(self, response: HttpResponseBase) -> OrderResponse:
-        """A rendered response, without CSRF tokens; without a body if it streams."""
+        """A rendered response as it may be stored: without CSRF tokens; a stream has no body."""
         body = None if response.streaming else bytes(getattr(response, "content", b""))
         headers = [*response.items(), *set_later(response)]
         answered = OrderResponse(int(response.status_code), headers, body)
@@ -187,7 +187,7 @@ class Visit(visit.Visit):
         return without_tokens(answered, _tokens_in(secret, body or b"")) if secret else answered
 
     def asks_to_log_in(self, response: HttpResponseBase) -> bool:
-        """Whether it is the redirect to the login page of Django's decorators and mixins."""
+        """Whether it redirects to a login page, as Django's decorators and mixins do."""
         if response.status_code != HTTPStatus.FOUND:  # first, because looking for a header is slow
             return False
         request = self.request
@@ -238,7 +238,7 @@ def _unmasked(token: str) -> str:
 
 
 def _pages_at(page: Any) -> list[str]:
-    """The URL of this page; none if it names a route that this request's URLs do not have."""
+    """The URL of this page; none if it names a route that does not exist."""
     try:
         return [resolve_url(page)] if page else []
     except NoReverseMatch:
@@ -263,8 +263,8 @@ def open_order(request: HttpRequest) -> OpenOrder | None:
 
 
 async def entered(visit: Visit, runner: Runner, *, begin: bool) -> Any:
-    """None: call the view; if it is an order, it is open now. ``begin=False``: BEGIN is left to
-    the view's own lock."""
+    """The answer to the request; None if the view is to be called, and then an order is open now.
+    ``begin=False``: BEGIN is left to the view's own lock."""
     opened = await gate.enter(visit, runner)
     if not isinstance(opened, OpenOrder):
         return opened
@@ -272,13 +272,13 @@ async def entered(visit: Visit, runner: Runner, *, begin: bool) -> Any:
 
 
 async def in_thread(function: Callable[..., R], *args: object, **kwargs: object) -> R:
-    """On the thread that has this request's database connections."""
+    """Call the function on the thread that has this request's database connections."""
     return await sync_to_async(function, thread_sensitive=True)(*args, **kwargs)
 
 
 @kept
 def order_rules() -> Orders:
-    """LOCKKIT_ORDERS, as the engine. Raises ConfigurationError."""
+    """The engine for LOCKKIT_ORDERS. Raises ConfigurationError if the setting is wrong."""
     return Orders(read_order_settings(getattr(settings, SOURCE, None)), form_ids)
 
 

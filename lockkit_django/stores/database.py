@@ -1,8 +1,8 @@
-"""``django://alias``: locks in a database of the project, and the default without any setting.
+"""``django://alias``: locks in a database of the project. Without any setting it is the default.
 
 SQLite: a file beside the database, so that a request's write transaction does not block renewals.
-PostgreSQL, MySQL and MariaDB: the table that ``manage.py migrate lockkit_django`` makes, over a
-private connection: never the request's, which may be in a transaction, nor one of its pool.
+PostgreSQL, MySQL and MariaDB: the table that ``manage.py migrate lockkit_django`` makes. It is used
+over a private connection, never over the request's, which may be in a transaction, nor its pool.
 
 The connection follows the *current* settings, which tests change, and is closed before a test
 database is destroyed. In a test run without a test database the locks are in a temporary file.
@@ -39,8 +39,8 @@ PLACE = ("ENGINE", "NAME", "HOST", "PORT", "USER")
 
 
 class DatabaseStore(SQLStore):
-    """Locks in the database ``alias`` of DATABASES. OPTIONS: ``timeout``, seconds a step waits for
-    other writers; ``take_over_dead``, as for ``sqlite://``, if the database is SQLite."""
+    """Locks in a database of DATABASES. OPTIONS: ``timeout``, the seconds that a step waits for
+    other writers; and, if the database is SQLite, ``take_over_dead`` as for ``sqlite://``."""
 
     @classmethod
     def from_settings(cls, settings: AliasSettings) -> SQLStore:
@@ -83,7 +83,7 @@ TABLES: Final[dict[str, type[SQLStore]]] = {
     "postgresql": DatabasePostgreSQL,
     "mysql": DatabaseMySQL,
 }
-"""By the vendors of Django's backends."""
+"""The class for each vendor, as Django's backends name it."""
 
 
 class DjangoConnector(Connector):
@@ -92,7 +92,7 @@ class DjangoConnector(Connector):
     def __init__(self, alias: str) -> None:
         self._alias = alias
         self._key: tuple[object, ...] = ()
-        self._targets: dict[tuple[object, ...], Connector] = {}  #: one, by its key
+        self._targets: dict[tuple[object, ...], Connector] = {}  #: at most one, by its key
 
     @property
     def dialect(self) -> Dialect:
@@ -133,7 +133,8 @@ class DjangoConnector(Connector):
         return self._current()
 
     def _current(self) -> Connector:
-        """The same one for threads that race to be first: a temporary one has a file of its own."""
+        """The connector for the current settings. Threads that race to make it get the same one,
+        because each temporary connector has a file of its own."""
         self._key = key = _where(self._alias)
         target = self._targets.get(key)
         if target is None:
@@ -145,7 +146,7 @@ class DjangoConnector(Connector):
 
 
 def _where(alias: str) -> tuple[object, ...]:
-    """What the connection depends on and a test may change."""
+    """The settings that the connection depends on. Tests may change them."""
     return (*map(connections.settings[alias].get, PLACE), is_projects_own(alias))
 
 
@@ -163,7 +164,7 @@ def _vendor(alias: str) -> str:
 
 
 class ServerConnector(Connector):
-    """Private connections of Django's kind to a server."""
+    """Private connections to a server, made by Django's backend."""
 
     def __init__(self, alias: str) -> None:
         self._alias = alias
@@ -196,25 +197,26 @@ class ServerConnector(Connector):
 
 @contextmanager
 def _registered(wrapper: Any) -> Iterator[None]:
-    """A receiver of ``connection_created`` may look it up, as django.contrib.postgres does."""
+    """Have it found by its alias while it connects: a receiver of ``connection_created`` may look
+    it up there, as that of django.contrib.postgres does."""
     connections[wrapper.alias] = wrapper
     try:
         yield
     finally:
-        with suppress(AttributeError):  # the handler of a signal has connected meanwhile
+        with suppress(AttributeError):  # a receiver that uses a lock itself has deleted it
             del connections[wrapper.alias]
 
 
 def _private_wrapper(alias: str) -> Any:
-    """A private connection, without a pool, and under another alias, because Django finds a pool by
-    its alias. django-stubs do not know that it has the module of its driver."""
+    """A private connection, without a pool. It has another alias, because Django finds a pool by
+    the alias. ``Any``: django-stubs do not know that it has the module of its driver."""
     shared = connections.settings[alias]
     options: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS, **shared.get("OPTIONS", {})}
     options.pop("pool", None)
     if _vendor(alias) == "mysql":
         patience = {"read_timeout": CONNECT_SECONDS, "write_timeout": CONNECT_SECONDS}
-        options = patience | options  # else it waits for the server's greeting without end
-        options["charset"] = "utf8mb4"  # it can write every name
+        options = patience | options  # otherwise it waits for ever for the server's greeting
+        options["charset"] = "utf8mb4"  # every name can be written in it
     settings = {
         **shared,
         "OPTIONS": options,
@@ -226,6 +228,6 @@ def _private_wrapper(alias: str) -> Any:
     backend = load_backend(shared["ENGINE"])
     wrapper = backend.DatabaseWrapper(settings, f"lockkit:{alias}")
     wrapper.inc_thread_sharing()
-    # connect() itself calls it. pytest-django forbids Django's own to tests without a mark.
+    # connect() calls this. In tests without its mark, pytest-django lets Django's own raise.
     vars(wrapper)["ensure_connection"] = lambda: None
     return wrapper

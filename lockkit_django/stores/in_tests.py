@@ -1,10 +1,11 @@
-"""Stores in tests: whether there is a test database, and letting go of it.
+"""Stores in tests: whether there is a test database, and closing stores before it is destroyed.
 
 A test without ``django_db``, and a ``SimpleTestCase``, may run before there is a test database, or
-without one: a lock that a killed test run leaves behind must not be in the project's store.
+without one. Its locks must not be in the project's own store: a killed test run leaves them there.
 
 PostgreSQL does not drop a database that somebody is connected to, and Django sends no signal before
-it. So the one method that all test runners call is wrapped when the first lock store is made.
+it drops one. So, when the first lock store is made, the one method that all test runners call is
+wrapped.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from lockkit.stores.sql.store import SQLStore
 
 _names: dict[str, str] = {}
-"""The names of the databases before any test runner has replaced them."""
+"""The names of the databases by alias, before any test runner has replaced them."""
 
 _stores: weakref.WeakKeyDictionary[SQLStore, str] = weakref.WeakKeyDictionary()
 _under_way: set[str] = set()
@@ -32,13 +33,14 @@ _under_way: set[str] = set()
 
 
 def remember() -> None:
-    """Called once, when the applications are set up: that is before tests are."""
+    """Note the names of the databases. Called when the applications are set up, before any tests
+    are."""
     if not _names:
         _names.update({alias: _name(alias) for alias in connections.settings})
 
 
 def is_projects_own(alias: str) -> bool:
-    """Whether tests run (Django's runner, pytest-django), and this is not a test database."""
+    """Whether tests run (Django's runner, pytest-django), but the alias has no test database."""
     return _tests_run() and _names.get(alias) == _name(alias)
 
 
@@ -87,7 +89,7 @@ def _close(name: str) -> None:
 
 
 def _remove_locks(database: str) -> None:
-    """The file beside a test database that is gone; one in memory had a temporary file."""
+    """Delete the lock file beside a test database that is gone. A database in memory had none."""
     path = path_beside(database)
     if path is None:
         return
@@ -96,10 +98,10 @@ def _remove_locks(database: str) -> None:
 
 
 def _tests_run() -> bool:
-    """Whether ``setup_test_environment()`` was called, by the state that it keeps itself."""
+    """Whether ``setup_test_environment()`` was called. Django keeps its state in that class."""
     module = sys.modules.get("django.test.utils")
     return hasattr(getattr(module, "_TestState", None), "saved_data")
 
 
 def _name(alias: str) -> str:
-    return str(connections.settings.get(alias, {}).get("NAME"))  # it may be gone, with its test
+    return str(connections.settings.get(alias, {}).get("NAME"))  # a test may have removed it

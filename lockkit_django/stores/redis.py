@@ -1,8 +1,8 @@
 """``django-redis://alias`` and ``django-cache://alias``: locks in the Redis of a cache, over the
-cache's own pool. Either serves a cache of django-redis and one of Django's own.
+cache's own pool. Both schemes work with a cache of django-redis and with Django's own.
 
-The pool's size, time-outs and credentials apply: give it time-outs. Errors are lockkit's own:
-IGNORE_EXCEPTIONS is for the cache only. Coroutines use the pool through worker threads;
+The pool's size, time-outs and credentials apply: give it time-outs. Errors are raised as
+lockkit's: IGNORE_EXCEPTIONS is for the cache only. Coroutines use the pool through worker threads;
 ``redis://`` needs no threads for them. ``cache.clear()`` empties the whole database, so all locks
 in it are lost.
 """
@@ -24,8 +24,8 @@ from lockkit_django.conf import need_settings
 
 
 class CacheStore(HandedStore):
-    """Locks over the connections of a cache. Django makes caches for each thread, and so their
-    pools: the locks of all threads use the pool of the thread that made their client."""
+    """Locks over the connections of a cache. Django makes a cache, and so its pool, for each
+    thread. The locks of all threads use the pool of the thread that made their client."""
 
     @classmethod
     def from_settings(cls, settings: AliasSettings) -> Self:
@@ -38,7 +38,8 @@ class CacheStore(HandedStore):
 
 
 def _pool_of_cache(alias: str) -> Any:
-    """The pool for the cache's primary, which is made if nobody has used it yet; no I/O."""
+    """The pool of connections to the cache's primary. A pool that is not there yet is made, without
+    I/O."""
     try:
         cache: Any = caches[alias]
     except InvalidCacheBackendError as error:
@@ -48,7 +49,7 @@ def _pool_of_cache(alias: str) -> Any:
     pool = None
     try:
         pool = clients.get_client(write=True).connection_pool
-    except (AttributeError, NotImplementedError):  # the latter: a ShardClient has several
+    except (AttributeError, NotImplementedError):  # the latter: a ShardClient has several pools
         pass
     except Exception as error:  # noqa: BLE001  of any driver; its text may show the URL
         kind = type(error).__name__

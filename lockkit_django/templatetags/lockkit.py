@@ -17,5 +17,5 @@ register = template.Library()
 
 @register.simple_tag(takes_context=True)
 def order_id(context: Context, field: str | None = None) -> SafeString:
-    """The hidden field of ``lockkit_django.forms.order_id_field``: another ID each time."""
+    """The hidden field of ``lockkit_django.forms.order_id_field``, with a new ID each time."""
     return order_id_field(getattr(context, "request", None) or context.get("request"), field)

@@ -1,1 +1,1 @@
-"""``@lock_view``: names from requests, refusals, and how a lock goes with its view."""
+"""``@lock_view``: names from requests, the lock around a view, and the answers of refusals."""

@@ -2,8 +2,9 @@
 
 Order: name → lock → ``atomic(durable=True)`` for the databases that have ATOMIC_REQUESTS → view →
 render → COMMIT or ROLLBACK → release. Guarantee: whoever gets the lock next sees what this view
-committed. Limit: a process paused past its lease may still commit; its COMMIT is refused if the
-loss is known before it is sent, and ``request.lease.fencing_token`` closes the rest.
+committed. Limit: a process that was paused until its lease expired may still commit. If it notices
+the loss before COMMIT is sent, it rolls back. Otherwise only ``request.lease.fencing_token`` helps:
+see ``lockkit.fencing``.
 """
 
 from __future__ import annotations
@@ -47,22 +48,29 @@ LENT = "_lockkit_lent"
 """Attribute of a request: the leases of all lock_views around it, the outermost first."""
 
 STAYS = "_lockkit_stays"
-"""Attribute of a request: a lock_view has saved what no ROLLBACK takes back."""
+"""Attribute of a request: a lock_view has saved something, or may have, that stays saved."""
 
 PATIENCE = 5.0
-"""Seconds that an async view's lock is held after the view, for a query that it gave up. A task
-that it left behind may wait for this very lock in the same thread."""
+"""Seconds that an async view's lock is held after its end, while a query that the view gave up
+still runs in its thread. Not longer: a task that the view left behind may wait there for this lock.
+"""
 
 
 class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
     """Have a view hold the lock of this name, or of all these names, while it runs.
 
-    names: each a template over the request, such as ``"stock:{sku:str}"``, or a callable that gets
-    the view's arguments and returns a name; several are taken all or none. timeout: seconds to wait
-    (default LOCKKIT_VIEWS; 0: do not wait; None: for ever). ttl: seconds the lease lives unrenewed
-    (default: the alias'). kind: "mutex", "reentrant", "read" or "write" of a reader-writer lock,
-    or "semaphore" with its number of permits.
-    on_busy(request, error): the response when somebody else has it; else 423 with Retry-After.
+    - ``names``: each is a template over the request, such as ``"stock:{sku:str}"``, or a callable
+      that gets the view's arguments and returns a name. Several names are taken all or none.
+    - ``timeout``: seconds to wait (default: that of LOCKKIT_VIEWS; 0: do not wait; None: for ever).
+    - ``ttl``: seconds that the lease lives unrenewed (default: that of the alias).
+    - ``alias``: the key in LOCKKIT of the backend that keeps the lock.
+    - ``kind``: "mutex", "reentrant", "read" or "write" of a reader-writer lock, or "semaphore" with
+      its number of ``permits``.
+    - ``on_busy(request, error)``: returns the response if the lock is busy (default: 423 with
+      Retry-After; 503 if too many requests wait already).
+
+    The answer is 503 if the store is down, and if the lease is lost before the COMMIT: then the
+    view is rolled back. Without ATOMIC_REQUESTS this cannot be done, and LeaseLost is raised.
 
     For function views, methods of class views (also by ``method_decorator``), ``as_view()``, and
     DRF's views and actions; sync and async. Raises ConfigurationError at once for a wrong
@@ -106,12 +114,12 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
             return await self._run_under(call, lease)
 
     async def _take_in_loop(self, call: _Call) -> Any:
-        """The loop's own lease, unless it must outlive the loop: in an order under WSGI, the COMMIT
-        comes after the loop."""
+        """Acquire with the loop's own client, unless the lease must outlive the loop: in an order
+        under WSGI, the COMMIT comes after the end of the loop."""
         if not self.needs_user:
             names = self._names_of(call)
         else:
-            if not hasattr(call.request, "user") and hasattr(call.http, "auser"):  # as a test may
+            if not hasattr(call.request, "user") and hasattr(call.http, "auser"):  # in a test
                 call.http.user = await call.http.auser()
             names = await call.do(self._names_of, call)
         if call.pending is not None and not call.pending.is_async:
@@ -137,7 +145,7 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
         try:
             with atomic_blocks(call.http, aliases, durable=True) if aliases else nullcontext():
                 response = await call.response()
-                looks = True  # for the last time before the COMMIT, if there is one
+                looks = True  # at the leases, for the last time before a COMMIT
                 for each in (*before[LENT], lease) if aliases else (lease,):
                     each.check()
                 looks = False
@@ -152,12 +160,12 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
             vars(call.http).update(before)
             if stays:
                 setattr(call.http, STAYS, True)
-        idle = not call.in_thread and has_own_thread()  # it may have caught its own deadline
+        idle = not call.in_thread and has_own_thread()  # the view may have given up a query
         await call.give_back(lease, when_idle=idle, patience=PATIENCE)
         return response
 
     async def _run_in_order(self, call: _Call, lease: AnyLease | AnyAsyncLease) -> Any:
-        """Run the view in the order's transaction, with that of ATOMIC_REQUESTS as a savepoint."""
+        """Run the view in the order's transaction, and in those of ATOMIC_REQUESTS elsewhere."""
         if has_lock_below(call.view, call.http):  # the innermost lock begins the transaction
             return await call.answer()
         answer = await call.pending.resume(in_thread=call.in_thread)
@@ -172,7 +180,7 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
             vars(call.http).update(before)
 
     def _refuse(self, request: Any, error: LockError) -> Any:
-        """The answer to a request that has changed nothing. A defect is raised."""
+        """The answer to a request that has changed nothing. Raises an error that is a defect."""
         refusal = refusal_of(error, view_settings().busy_status)
         if refusal is None:
             raise error
@@ -185,7 +193,7 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
 
 
 class _Call:
-    """One call of a view: in a thread, or awaited in an event loop, whose thread queries."""
+    """One call of a view: in a thread, or awaited in an event loop, with queries in a thread."""
 
     def __init__(self, view: Any, exempt: Exempt | None, args: Any, kwargs: Any) -> None:
         self.view = view
@@ -205,7 +213,7 @@ class _Call:
         return () if self._exempt is None else self._exempt.atomic_requests()
 
     def lend(self, lease: AnyLease | AnyAsyncLease) -> dict[str, Any]:
-        """Set ``request.lease``, that of the innermost lock_view. Returns what to put back."""
+        """Make this lease ``request.lease``. Returns the attributes to put back afterwards."""
         attributes = vars(self.http)
         further_out = attributes.get(LENT, ())
         before = {"lease": attributes.get("lease"), LENT: further_out}

@@ -1,4 +1,4 @@
-"""Refusals in Django's own way, and responses rendered while the lock is held."""
+"""Refusals as responses of Django and DRF, and the rendering of responses under the lock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 def refused(request: HttpRequest, refusal: Refusal, why: Exception) -> HttpResponse:
-    """Log it. ``lockkit/<code>.html`` for a browser, ``application/problem+json`` for a program."""
+    """Log the refusal, and make its response: ``lockkit/<code>.html`` for a browser,
+    ``application/problem+json`` for a program."""
     log_refusal(request, refusal, why=why)
     return response_of(in_language(refusal), request.headers.get("Accept", ""), request)
 
@@ -33,7 +34,7 @@ def refused(request: HttpRequest, refusal: Refusal, why: Exception) -> HttpRespo
 def response_of(
     refusal: Refusal, accept: str = "", request: HttpRequest | None = None
 ) -> HttpResponse:
-    """For a client that accepts this: a page, or else ``application/problem+json`` (RFC 9457)."""
+    """A page if the header ``accept`` prefers HTML, or ``application/problem+json`` (RFC 9457)."""
     answer = refusal.answer(accept, partial(_render, request))
     return HttpResponse(answer.text, status=refusal.status, headers=answer.headers)
 
@@ -56,9 +57,9 @@ def in_language(refusal: Refusal) -> Refusal:
 class LockErrors(MiddlewareMixin):
     """Answers for views that take a lock by hand and do not get it, as ``lock_view`` does.
 
-    An ``AcquireTimeout`` or ``LockHeld`` that a view does not catch is 423 with Retry-After, a
-    ``BackendUnavailable`` 503; without this middleware they are 500. Put it before
-    IdempotentOrderMiddleware. ATOMIC_REQUESTS has rolled back by then. An error of a hook of
+    An ``AcquireTimeout`` or ``LockHeld`` that a view does not catch is answered with 423 and
+    Retry-After, a ``BackendUnavailable`` with 503; without this middleware they are 500. Put it
+    before IdempotentOrderMiddleware. ATOMIC_REQUESTS has rolled back by then. An error in a hook of
     ``on_commit`` stays 500: what the view has saved is committed. A ``process_exception`` of
     a middleware below this one goes first, and so does an EXCEPTION_HANDLER of DRF.
     """
@@ -71,8 +72,9 @@ class LockErrors(MiddlewareMixin):
 
 
 def drf_exception(request: Any, refusal: Refusal, why: Exception) -> APIException:
-    """For DRF's exception handler, which sends ``detail`` and ``code``, and ``wait`` as
-    Retry-After. Logs it. Only a handler of the project knows the language of its own text."""
+    """Log the refusal, and make an exception of it for DRF's exception handler, which sends
+    ``detail`` and ``code``, and ``wait`` as Retry-After. Content-Language is set for DRF's own
+    handler only: the text of a project's handler may be in any language."""
     from rest_framework.exceptions import APIException, NotAuthenticated
     from rest_framework.views import exception_handler
 
@@ -94,10 +96,11 @@ def drf_exception(request: Any, refusal: Refusal, why: Exception) -> APIExceptio
 
 
 def rendered(request: Any, response: Any) -> Any:
-    """Render what Django would render after the lock is released: it may query, and it may fail.
+    """Render a response now, because Django would do so after the lock is released. Rendering may
+    query the database, and it may fail.
 
-    It is left alone if something may still change it: a middleware with process_template_response,
-    or a DRF view with a finalize_response of its own.
+    A response that something may still change is returned as it is: if there is a middleware with
+    process_template_response, or the DRF view has a finalize_response of its own.
     """
     if not callable(getattr(response, "render", None)) or _template_response_middleware():
         return response
@@ -107,7 +110,10 @@ def rendered(request: Any, response: Any) -> Any:
 
 
 def _finalized(request: Any, response: Any) -> bool:
-    """Give a DRF response its renderer, as DRF is about to; doing it twice changes nothing."""
+    """Give a DRF response its renderer, as DRF will do again: doing it twice changes nothing.
+
+    Returns False if it cannot be done for this view.
+    """
     from rest_framework.views import APIView
 
     context = request.parser_context or {}

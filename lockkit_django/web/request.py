@@ -31,15 +31,14 @@ class AsyncLockedRequest(HttpRequest):
 
 
 def http_request(request: Any) -> HttpRequest:
+    """Django's request, which DRF wraps in its own."""
     wrapped = getattr(request, "_request", None)
     return cast(HttpRequest, request if wrapped is None else wrapped)
 
 
 def request_and_rest(args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """A view's request and its positional arguments after it; before it, a method has its self.
-
-    Raises ConfigurationError.
-    """
+    """The request among a view's positional arguments, and the arguments after it. A method has its
+    ``self`` before the request. Raises ConfigurationError if there is no request."""
     for position, value in enumerate(args[:2]):
         if isinstance(value, HttpRequest) or isinstance(
             getattr(value, "_request", None), HttpRequest
@@ -62,7 +61,7 @@ def of_async_class(view: Any, args: tuple[Any, ...]) -> bool:
 
 
 def query_string(request: HttpRequest) -> bytes:
-    """The bytes that were sent: WSGI hands them over as Latin 1, ASGI's are UTF-8."""
+    """The query string as it was sent. Django has it as text: Latin 1 (WSGI) or UTF-8 (ASGI)."""
     value = str(request.META.get("QUERY_STRING", ""))
     return value.encode("latin-1" if hasattr(request, "environ") else "utf-8", "replace")
 
@@ -111,7 +110,7 @@ class RequestView:
         return str(self._http.META.get("CONTENT_TYPE", ""))
 
     def body(self) -> bytes:
-        """As sent; or, when DRF has consumed the stream, as its parser understood it."""
+        """The bytes that were sent. If DRF has consumed them: what its parser made of them."""
         try:
             return self._http.body
         except RawPostDataException:

@@ -1,7 +1,7 @@
 """The transactions around views: those of ATOMIC_REQUESTS, and those that lock_view opens instead.
 
 A lock on a method, or below ``@api_view``, is inside the block that Django's handler has opened.
-That block ends for the lock, and is opened again after it.
+That block is ended before the lock is acquired, and opened again after the lock is released.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ OURS = "_lockkit_atomic_blocks"
 
 
 class Exempt(set[Any]):
-    """For ``_non_atomic_requests``: tells the handler that the view is in no database's
-    ATOMIC_REQUESTS, because its wrapper opens the transactions itself, under its lock. Remembers
-    which ones the user has exempted.
+    """A view's ``_non_atomic_requests``, which tells Django's handler that the view is exempt from
+    ATOMIC_REQUESTS on every database: its wrapper opens the transactions itself, under its lock.
+    Its elements are the databases for which the user has exempted the view.
     """
 
     def __contains__(self, alias: object) -> bool:
@@ -69,17 +69,18 @@ def around(view: Any, run: Callable[..., Coroutine[Any, Any, Any]], marked: Any 
     def in_thread(*args: Any, **kwargs: Any) -> Any:
         if not of_async_class(view, args):
             return result_of(run(exempt, args, kwargs))
-        if exempt.atomic_requests():  # as Django says of a view that it can see is async
+        if exempt.atomic_requests():  # what Django raises for a view that it can see is async
             raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")
         return run(None, args, kwargs)
 
-    in_thread._non_atomic_requests = exempt  # type: ignore[attr-defined]  # never the view's own
+    in_thread._non_atomic_requests = exempt  # type: ignore[attr-defined]  # wraps() copied one
     return in_thread
 
 
 @contextmanager
 def atomic_blocks(request: HttpRequest, aliases: Sequence[str], *, durable: bool) -> Iterator[None]:
-    """Open a transaction on each; durable: leaving the block is the COMMIT, or an error."""
+    """Open a transaction on each database. ``durable``: leaving the block is its COMMIT; raises
+    RuntimeError inside another block."""
     before = getattr(request, OURS, ())
     with ExitStack() as stack:
         blocks = [transaction.Atomic(alias, savepoint=True, durable=durable) for alias in aliases]
@@ -96,11 +97,11 @@ def atomic_blocks(request: HttpRequest, aliases: Sequence[str], *, durable: bool
 class request_blocks_suspended:  # noqa: N801  for ``with``
     """End the blocks around the view for as long as a lock is waited for and held.
 
-    There are some if the lock is inside the callback that the handler made atomic: on a method of
-    a class view, below ``@api_view``, on an action, or inside another ``lock_view``. They are
-    opened again at the end. Raises OpenTransaction if one of them has changes, or hooks for its
-    COMMIT, which would come before that of the view; if it must be rolled back; or if it keeps a
-    lease, which would be given back.
+    There are such blocks if the lock is inside the callback that the handler made atomic: on a
+    method of a class view, below ``@api_view``, on an action, or inside another ``lock_view``. They
+    are opened again at the end. Raises OpenTransaction if a block must not end yet: if it has
+    changes or hooks of ``on_commit``, which must wait for the view; if it must be rolled back; or
+    if it keeps a lease, which its end would release.
     """
 
     def __init__(self, request: HttpRequest) -> None:
@@ -126,7 +127,7 @@ class request_blocks_suspended:  # noqa: N801  for ``with``
 
     def __exit__(self, *_: object) -> None:
         for connection, block in reversed(self._blocks):
-            if is_aborted(connection):  # an order's, which is still open, and takes no SAVEPOINT
+            if is_aborted(connection):  # that of an order is still open, and takes no SAVEPOINT
                 connection.needs_rollback = True
             block.__enter__()
             note_changes(connection)

@@ -15,7 +15,7 @@ from lockkit.web.route_checks import fillings
 
 
 class Routed(NamedTuple):
-    """One URL pattern, and those that lead to it; the outermost first."""
+    """A view, and the URL patterns that lead to it, the outermost first."""
 
     view: Callable[..., Any]
     patterns: tuple[Any, ...]
@@ -26,7 +26,7 @@ class Routed(NamedTuple):
         return "".join(str(pattern) for pattern in self.patterns)
 
     def paths(self) -> list[str]:
-        """Some paths that it matches, in the active language."""
+        """Some paths that lead to the view, in the active language."""
         return ["/" + "".join(pieces) for pieces in _filled(self.patterns)]
 
     @property
@@ -41,7 +41,7 @@ class Routed(NamedTuple):
 
 
 def routes() -> list[Routed]:
-    """All of ROOT_URLCONF; empty if it cannot be imported, which Django's checks report."""
+    """The routes of ROOT_URLCONF; none if it cannot be imported, which Django's checks report."""
     if not getattr(settings, "ROOT_URLCONF", None):
         return []
     try:

@@ -30,7 +30,7 @@ DISPATCHERS = ("django.views.generic.base", "rest_framework.views")
 
 
 def places_of(view: Any, method: str | None) -> list[Any]:
-    """Where a decorator of a view may be, outermost first; for this HTTP method."""
+    """Where a decorator of a view may be, for this HTTP method. The outermost place is first."""
     return [view, class_of(view), *functions_of(view, method)]
 
 
@@ -52,8 +52,8 @@ def functions_of(view: Any, method: str | None) -> Iterator[Any]:
 
 
 def may_take(view: Any, method: str) -> bool:
-    """Whether it may answer this HTTP method. Only a class whose ``dispatch`` is the framework's
-    own tells, by its handlers."""
+    """Whether the view may answer this HTTP method. Always True, unless it is a class with the
+    framework's own ``dispatch``: there it must have a handler for the method."""
     cls = class_of(view)
     if module_of(getattr(cls, "dispatch", None)) not in DISPATCHERS:
         return True
@@ -77,7 +77,8 @@ def ninja_operation(view: Any, method: str | None) -> Any | None:
 
 
 def is_operation(view: Any) -> bool:
-    """Whether it is what Ninja's ``decorate_view`` hands to decorators: it authenticates inside."""
+    """Whether this is what Ninja's ``decorate_view`` gives to decorators. Ninja authenticates
+    inside of it."""
     owner = getattr(view, "__self__", None)
     return any(base.__module__ == NINJA for base in type(owner).__mro__)
 
@@ -85,9 +86,9 @@ def is_operation(view: Any) -> bool:
 def show_types(wrapper: Any, view: Any) -> None:
     """Let Ninja read the parameters' types through a decorator.
 
-    It looks the names of types up in the module of the function that it is given.
+    Ninja looks the names of types up in the module of the function that it is given.
     """
-    with suppress(Exception):  # annotations of others: types that only checkers import
+    with suppress(Exception):  # annotations may name types that only type checkers import
         wrapper.__signature__ = inspect.signature(view, eval_str=True)
 
 
@@ -98,7 +99,7 @@ def pending_order(request: HttpRequest) -> OpenOrder | None:
 
 
 def has_lock_below(view: Any, request: HttpRequest) -> bool:
-    """Whether ``lock_view`` is on this view, or on what it calls as a ``dispatch``."""
+    """Whether ``lock_view`` is on this view or, if it is a ``dispatch``, on what it calls."""
     own = view_locks_of((view, class_of(view)))
     return bool(own or view_locks_of(called_by(view, request)))
 

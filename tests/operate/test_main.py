@@ -193,7 +193,8 @@ def test_a_url_of_django_needs_its_settings(url: str) -> None:
     assert "needs Django's settings: set DJANGO_SETTINGS_MODULE, or use" in ended.stderr
     ended = lockkit_process("--url", url, "locks", DJANGO_SETTINGS_MODULE="nobodys.settings")
     assert ended.returncode == 2
-    assert "DJANGO_SETTINGS_MODULE leads to none (ModuleNotFoundError): correct it" in ended.stderr
+    fault = "names settings that cannot be loaded (ModuleNotFoundError): correct it"
+    assert f"DJANGO_SETTINGS_MODULE {fault}" in ended.stderr
 
 
 def test_listing_imports_no_framework_and_no_driver(url: str) -> None:

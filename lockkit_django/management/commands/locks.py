@@ -29,7 +29,7 @@ class Command(BaseCommand):
 
     help = "Show what is locked, by whom, and what is stuck; release what is stuck."
     stealth_options = OPTIONS
-    requires_system_checks = ()  # a project with a fault is where it is needed most
+    requires_system_checks = ()  # the command is needed most in a project with a fault
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         """``parse_args`` takes Django's own options out, wherever they stand."""
@@ -50,7 +50,7 @@ class Command(BaseCommand):
         except ConfigurationError as error:
             raise CommandError(str(error)) from error
         for stream in (self.stdout, self.stderr):
-            stream.ending = ""  # a page of a table has its own
+            stream.ending = ""  # the command writes its own line ends
             stream.style_func = None
         end = 0 if args[:1] and args[0].startswith("-") else 1  # where the command's name ends
         status = run(
@@ -88,7 +88,7 @@ def _parsed(parser: CommandParser, args: Any = None, namespace: Any = None) -> A
 
 
 def _as_arguments(options: dict[str, Any]) -> Iterator[str]:
-    """The options that ``call_command`` was given as keywords."""
+    """As arguments of a command line, the options that ``call_command`` got as keywords."""
     for key in OPTIONS:
         value, flag = options.get(key), "--" + key.replace("_", "-")
         if value is True:
