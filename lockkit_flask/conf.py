@@ -30,14 +30,15 @@ class Config:
     views: ViewSettings
     user_pk: UserHook
     orders: OrderSettings | None  #: None: LOCKKIT_ORDERS is not set, and there are none
-    said: Mapping[str, object] = field(repr=False)  #: each of SETTINGS as it was; maybe secret
+    said: Mapping[str, object] = field(repr=False)  #: SETTINGS as they were; may be secret
 
 
 def read_config(app: Flask) -> Config:
     """Validate LOCKKIT, LOCKKIT_URL, LOCKKIT_VIEWS, LOCKKIT_ORDERS and LOCKKIT_USER.
 
-    The environment's URL wins over the app's, and either over the location in LOCKKIT. Raises
-    ConfigurationError that names the key and the remedy, also for a misspelt LOCKKIT_….
+    The environment variable LOCKKIT_URL wins over the setting of that name, and both win over the
+    default alias' location in LOCKKIT. Raises ConfigurationError that names the key and the remedy,
+    also for a misspelt LOCKKIT_….
     """
     check_setting_names(app.config, SETTINGS)
     orders = app.config.get("LOCKKIT_ORDERS")
@@ -73,7 +74,7 @@ def _said(app: Flask) -> dict[str, object]:
 
 
 def _copied(value: Any) -> Any:
-    """Shares no container with the value, which somebody may change."""
+    """A copy that shares no container with the value, because the app may change the value."""
     if isinstance(value, Mapping):
         return {key: _copied(each) for key, each in value.items()}
     return [*map(_copied, value)] if isinstance(value, (list, tuple)) else value
@@ -91,7 +92,7 @@ def has_flask_login() -> bool:
 
 
 def flask_login_user() -> object:
-    """The user of Flask-Login, if the app uses it."""
+    """The ID of Flask-Login's user; None if nobody is logged in, or the app does not use it."""
     if not has_flask_login():
         return None
     user = import_module("flask_login").current_user

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class LockKit:
-    """Sets lockkit up on Flask apps; keeps nothing itself, so one serves any number of apps.
+    """Sets lockkit up on Flask apps. It keeps nothing itself, so one object serves several apps.
 
     >>> from flask import Flask
     >>> app = Flask("shop")
@@ -43,7 +43,7 @@ class LockKit:
             raise ConfigurationError(f"lockkit is set up on the app {app.name!r} already")
         locks = AppLocks(read_config(app))
         if locks["default"].settings.location == default_location(app):
-            with contextlib.suppress(OSError):  # the first use of the file will tell
+            with contextlib.suppress(OSError):  # the first use of the file will raise
                 Path(app.instance_path).mkdir(parents=True, exist_ok=True)
         if locks.config.orders is not None:
             locks.orders = AppOrders(app, locks.config.orders, locks)
@@ -61,7 +61,7 @@ class LockKit:
         """Create the tables of lockkit for the current app, if they are missing.
 
         They are the tables of the locks, for aliases in a database, and of the orders' records.
-        ``db.create_all()`` makes the table of records too, and Alembic sees it; those of
+        ``db.create_all()`` makes the table of records too, and Alembic sees it. The tables for
         ``@idempotent(using=…)`` are made only here.
         """
         locks = app_locks()

@@ -1,4 +1,4 @@
-"""What became of orders, as Blinker signals. The sender is the app.
+"""Blinker signals that tell what became of an order. The sender is the app.
 
 >>> from lockkit_flask import order_conflict
 >>> @order_conflict.connect
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 _signals = Namespace()
 
-order_replayed = _signals.signal("order-replayed", "A stored answer was given again.")
+order_replayed = _signals.signal("order-replayed", "A repeated request got a stored answer.")
 order_conflict = _signals.signal("order-conflict", "An order ID came with another request: 422.")
-order_orphaned = _signals.signal("order-orphaned", "How an earlier try ended is not known.")
+order_orphaned = _signals.signal("order-orphaned", "It is not known how an earlier try ended.")
 
 
 def send(signal: NamedSignal, order: Order) -> None:
-    """Tell the receivers; what they raise is logged, and breaks no request."""
+    """Call the receivers. An exception of a receiver is logged and does not break the request."""
     app: Any = current_app
     sender = app._get_current_object()
     for receiver in list(signal.receivers_for(sender)):

@@ -1,6 +1,6 @@
 """The locks and orders of an app, by alias, as ``LockKit`` has set them up.
 
-A module that needs the settings of its app asks here.
+Modules that need the settings of the current app get them here.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class AppLocks(ClientsByAlias[FlaskLockClient]):
         super().__init__(lambda: config.aliases, FlaskLockClient)
         self.config = config
         self.orders: AppOrders | None = None  #: None: LOCKKIT_ORDERS is not set
-        self.serves = False  #: a request has come, and no setting came after ``config``
+        self.serves = False  #: a request has come, and no setting has changed since ``config``
         self._in_loop: AsyncClients | None = None
         for alias in self:
             self[alias]
 
     @property
     def in_loop(self) -> AsyncClients:
-        """Made for the first coroutine that asks."""
+        """The async clients, by alias. They are made for the first coroutine that asks."""
         from lockkit_flask.leases.aio_client import AsyncClients, AsyncFlaskLockClient
 
         with self._mutex:

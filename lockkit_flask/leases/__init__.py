@@ -1,1 +1,1 @@
-"""Locks that know of the transaction of ``db.session``, and the leases of requests that run."""
+"""Locks that know of the transaction of ``db.session``, and the leases of running requests."""

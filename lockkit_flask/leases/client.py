@@ -1,12 +1,12 @@
 """Clients that know of the transaction of ``db.session``: locks enclose it, or last until its end.
 
-A lock that is acquired inside a transaction is released before that commits, so somebody else can
-take it and read what was there before. A transaction that has only read is ended instead; inside
-an order, or with changes in the session, such an acquire raises OpenTransaction.
+A lock that is acquired inside a transaction is released before the transaction commits, so somebody
+else can take it and read what was there before. Inside an order, or with changes in the session,
+such an acquire raises OpenTransaction. A transaction that has only read is ended instead.
 
 With ``until="commit"`` a lease is held until the transaction has ended: by the outermost COMMIT or
-ROLLBACK of the session, however it comes, or by the order's, where the view's ``commit()`` only
-ends a savepoint.
+ROLLBACK of the session, whoever calls it; inside an order, by that of the order, because there the
+view's ``commit()`` only ends a savepoint.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class FlaskLockClient(EnclosingClient):
 
     @staticmethod
     def _transactions() -> Sequence[Transaction]:
-        """The transaction of the order that runs here; else the session's, which may yet begin."""
+        """The transaction of the order that runs here; without one, the session's, which need not
+        have begun yet."""
         if of_order := FlaskLockClient._orders():
             return of_order
         db = db_session.database_of(current_app)
@@ -63,7 +64,7 @@ class _OfOrder(Transaction):
         return bool(self._order.active)
 
     def refuse_snapshot(self, name: str) -> None:
-        """Not on SQLite: the order has written there already, so nobody else could since."""
+        """On SQLite nothing is refused: the order has written, so nobody else could do so since."""
         _refuse_level(self._order.connection, name)
 
 
@@ -77,7 +78,8 @@ class _OfSession(Transaction):
         return keeper is self and self._session.in_transaction()
 
     def refuse_snapshot(self, name: str) -> None:
-        """End the transaction if it has only read; refuse it if it must stay with a snapshot."""
+        """End the transaction if it has only read. If it must stay, raise OpenTransaction if it has
+        an old snapshot."""
         if not db_session.is_to_stay(self._session):
             db_session.end_if_begun(self._session)
             return
@@ -87,7 +89,7 @@ class _OfSession(Transaction):
     def keep(self, lease: Lease) -> None:
         db_session.keep(self._session, self)
         super().keep(lease)
-        request_leases.add(lease)  # at the latest until the context ends
+        request_leases.add(lease)  # the end of the context releases it at the latest
 
 
 def _refuse_level(connection: Any, name: str) -> None:

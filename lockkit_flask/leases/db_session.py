@@ -4,9 +4,10 @@ A snapshot taken before the grant shows what was there before the last holder's 
 acts on it oversells. So the transaction that an earlier hook opened (Flask-Login reads the user) is
 ended before a lock is asked for. If it has written, lockkit must not end it: that is an error.
 
-PostgreSQL and SQLite are asked which it is, and only then: without a lock none of this runs. Other
-databases do not tell. There the texts of a session's statements are kept, and read only if needed.
-Inside an order all would say that it has written, because of its record: there each text is read.
+lockkit asks PostgreSQL or SQLite whether the transaction has written; without a lock none of this
+runs. Other databases do not tell: there the texts of a session's statements are kept, and read only
+if needed. Inside an order every database would say that it has written, because of the order's
+record: there the text of each statement is read.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ of Celery, has another ``g`` and another session, but belongs to the order as we
 KEEPER = "lockkit.keeper"
 """Key of a session's ``info``: the leases that the end of its transaction gives back."""
 
-_SAID = "_lockkit_said"
-_NOTE = "lockkit.note"
+_SAID = "_lockkit_said"  # attribute of a session's transaction: its noted statements
+_NOTE = "lockkit.note"  # key of a session's ``info``: the listener that notes them
 _MOST_SAID = 10_000_000  # characters
 _CHANGED = "has changes or locked rows that are not committed"
 _LOCKED = "has locked rows"
@@ -63,7 +64,7 @@ _LOCKS = re.compile(r"(?i)\bfor\s+(no\s+key\s+)?(update|(key\s+)?share)\b|\bshar
 
 
 def behind(proxy: T) -> T:
-    """The object behind a proxy: an attribute of the proxy itself would cost three more calls."""
+    """The object behind a proxy. To read an attribute through the proxy costs three calls more."""
     found: T = proxy._get_current_object()  # type: ignore[attr-defined]
     return found
 
@@ -75,8 +76,8 @@ def database_of(app: Flask) -> SQLAlchemy | None:
 
 
 def watch_contexts(app: Flask) -> None:
-    """Have statements noted if a database does not tell. Look in contexts: Flask-SQLAlchemy may be
-    set up after lockkit, and a ``begin`` listener of SQLite within the first context."""
+    """Note statements if a database does not tell. Find that out in app contexts: Flask-SQLAlchemy
+    may be set up after lockkit, and a ``begin`` listener for SQLite in the first context."""
 
     def watch(sender: Flask, **_: object) -> None:
         db = database_of(sender)
@@ -95,7 +96,7 @@ def watch_contexts(app: Flask) -> None:
 
 
 def current_session() -> Session | None:
-    """The session of the current app context, if there is one and it was used; none is made."""
+    """The session of the current app context; None if there is none, or it was not used yet."""
     db = database_of(behind(current_app)) if has_app_context() else None
     if db is None or not db.session.registry.has():
         return None
@@ -114,8 +115,8 @@ def order_of_app() -> OpenOrder | None:
 def end_read(name: str | None = None) -> None:
     """End a transaction that has only read; objects stay attached and are read again when used.
 
-    ``name``: of the lock that is asked for; None: an order begins. Raises OpenTransaction when it
-    has written, or is about to: that is for the app to commit.
+    ``name``: of the lock that is asked for; None: an order begins. Raises OpenTransaction if the
+    session has written, or is about to: only the app may commit that.
     """
     what = "an order begins" if name is None else f"the lock {name!r} was asked for"
     order = order_of_app()
@@ -144,7 +145,7 @@ def end_read(name: str | None = None) -> None:
 
 def end_if_begun(session: Session) -> None:
     """Let the next query see what others have committed meanwhile. In a savepoint of a test's own
-    transaction nothing is final: what was flushed stays."""
+    transaction nothing is rolled back: what was flushed stays."""
     if any(_is_savepoint(begun) for _, begun, *_ in reached(session)):
         session.expire_all()
     elif session.in_transaction():
@@ -164,7 +165,7 @@ def roll_back() -> None:
 
 
 def is_to_stay(session: Session) -> str:
-    """For people: why lockkit must not end its transaction; empty if it may."""
+    """For people: why lockkit must not end the session's transaction; empty if it may."""
     if _has_changed(session):
         return _CHANGED
     if session.in_nested_transaction():
@@ -177,8 +178,8 @@ def is_to_stay(session: Session) -> str:
 
 
 def reached(session: Session) -> set[tuple[Connection, Any, bool, bool]]:
-    """The connections of its transaction, each with what it has begun there. Only these may have
-    changes or a snapshot."""
+    """The connections of the session's transaction, each with the transaction that it has there.
+    Only these connections may have changes or a snapshot."""
     root = session.get_transaction()
     return set() if root is None else set(root._connections.values())
 
@@ -193,9 +194,8 @@ def keep(session: Session, keeper: Transaction) -> None:
 
 
 def _has_changed(session: Session) -> bool:
-    """Whether something is new, changed or deleted in it, or was written since its last COMMIT.
-
-    A transaction that has failed counts, too: the app must roll it back.
+    """Whether the session has something new, changed or deleted, or has written since its last
+    COMMIT. A transaction that has failed counts, too: the app must roll it back.
     """
     if session.new or session.deleted or not session.is_active:
         return True
@@ -207,7 +207,7 @@ def _has_changed(session: Session) -> bool:
 
 
 def _has_written(session: Session, connection: Connection, begun: object) -> bool:
-    """True if it cannot be told; False inside a savepoint, such as a test's."""
+    """Also True if that cannot be told. False inside a savepoint, such as a test's."""
     from sqlalchemy.exc import SQLAlchemyError
 
     if order := _order_on(connection):
@@ -232,14 +232,14 @@ def _is_savepoint(begun: object) -> bool:
 
 
 def _tells(engine: Engine) -> bool:
-    """SQLite tells unless a listener begins its transactions: its driver does so at a change."""
+    """Whether a database tells. SQLite does, unless a listener begins its transactions early."""
     heard: Any = engine.dispatch
     name = engine.dialect.name
     return name == "postgresql" or (name == "sqlite" and not heard.begin)
 
 
 def _order_on(connection: Connection) -> Any:
-    """The order whose transaction is on this connection; None if there is none."""
+    """The order whose transaction is on this connection, or None."""
     order = ORDER.get()
     return order if getattr(order, "connection", None) is connection else None
 
@@ -252,22 +252,22 @@ def changes(sql: str) -> bool:
 
 
 def _meaning(sql: str) -> str:
-    """For people: what a statement has done; empty if it surely changes and locks nothing, or only
-    begins, marks or rolls back."""
+    """For people: what a statement has done. Empty if it surely changes nothing and locks nothing,
+    such as a BEGIN, SAVEPOINT or ROLLBACK."""
     if changes(sql):
         return _CHANGED
     return _LOCKED if _LOCKS.search(sql) else ""
 
 
 def _said_in(session: Session) -> dict[str, int]:
-    """The noted statements of its transaction, each once, with the characters up to its end."""
+    """The noted statements of the session's transaction, each once, with the length so far."""
     root = session.get_transaction()
     said: dict[str, int] = {} if root is None else vars(root).setdefault(_SAID, {})
     return said
 
 
 def _after_begin(session: Session, _: SessionTransaction, connection: Connection) -> None:
-    """Listen to the connection: not all statements go through ``flush`` and ``execute`` of the
+    """Listen to the connection: some statements do not go through ``flush`` and ``execute`` of the
     session, such as those of ``bulk_insert_mappings`` and of its ``connection()``."""
     from sqlalchemy import event
 
@@ -279,7 +279,7 @@ def _after_begin(session: Session, _: SessionTransaction, connection: Connection
 def _note_statement(
     whose: Callable[[], Session | None], _conn: object, _cursor: object, sql: str, *_: object
 ) -> None:
-    """Keep its text for ``_meaning``. Too many become one that is empty, and counts as a change."""
+    """Keep a text for ``_meaning``. If there are too many, keep "" alone: it counts as a change."""
     said = _said_in(session) if (session := whose()) else {}
     if sql not in said:
         said[sql] = len(sql) + next(reversed(said.values()), 0)

@@ -1,4 +1,4 @@
-"""The leases of the requests that run: taken by views, given back when the request has ended.
+"""The leases of running requests: taken by views, given back when the request has ended.
 
 Flask tears down in this order: ``teardown_request``, then ``teardown_appcontext``. Flask-SQLAlchemy
 ends its session in the second, and so may code of the user that commits late. So the leases are
@@ -40,7 +40,7 @@ class Held(NamedTuple):
 
 
 def install(app: Flask) -> None:
-    """Have the leases of every request given back at its very end."""
+    """Have the leases of every request released at its very end."""
     after(app, "do_teardown_request", _at_end_of_request)
     after(app, "do_teardown_appcontext", _at_end_of_context)
 
@@ -66,7 +66,7 @@ def add(lease: AnyLease, lock_view: object = None) -> None:
 
 
 def held_by(lock_view: object) -> AnyLease | None:
-    """The lease that this decorator took for the current request, if it did."""
+    """The lease that this decorator took for the current request; None if it took none."""
     for held in of_this_request():
         if held.lock_view is lock_view:
             return held.lease
@@ -102,7 +102,7 @@ def of_this_request() -> list[Held]:
 
 
 def _at_end_of_context() -> None:
-    """May run twice, and for contexts without a request: it gives back what there is.
+    """Release all leases of the app context. May run twice, and for contexts without a request.
 
     The session is still there only if a teardown function raised before the session's own ran.
     """

@@ -1,4 +1,4 @@
-"""The faults of an app: for ``flask locks check``, and for the log, once."""
+"""Finds the faults of an app: for ``flask locks check``, and for the log at the first request."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def findings(app: Flask) -> Iterator[Finding]:
     locks = app_locks(app)
     aliases, app_orders = locks.config.aliases, locks.orders
     for finding in setting_findings(aliases.values(), debug=app.debug or app.testing):
-        if finding.code != "within-host":  # the default location is
+        if finding.code != "within-host":  # the default location is within one host
             yield finding
     if app_orders is None:
         yield from dict.fromkeys(_without_orders(app))
@@ -59,12 +59,12 @@ def findings(app: Flask) -> Iterator[Finding]:
         yield from _replaced_dispatch(app.dispatch_request, app_orders)
     yield from route_findings(_routes(app), aliases)
     if app_orders is not None and app_orders.orders.settings.authorize_replay is None:
-        yield from dict.fromkeys(_unknown_checks(app, app_orders.orders))  # of several methods
+        yield from dict.fromkeys(_unknown_checks(app, app_orders.orders))  # once for all methods
 
 
 def every_finding(app: Flask) -> Iterator[Finding]:
-    """All faults, also of the stores of locks and orders, which are asked. Raises BackendError if
-    that of the orders is down, and ConfigurationError for a setting that came after LockKit."""
+    """All faults, also those of the stores of locks and orders: it asks them. Raises BackendError
+    if the orders' store is down, and ConfigurationError for a setting that came after LockKit."""
     locks = app_locks(app)
     yield from findings(app)
     for alias in locks:
@@ -77,7 +77,8 @@ def every_finding(app: Flask) -> Iterator[Finding]:
 
 
 def tell_at_first_request(app: Flask) -> None:
-    """Log the faults then. No request is let in if a setting came after LockKit."""
+    """At the first request, log the faults. Raise ConfigurationError in it, and in each later one,
+    as long as a setting is there that came after LockKit."""
 
     def tell(sender: Flask, **_: object) -> None:
         app_locks(sender).serves = True
@@ -102,15 +103,16 @@ def _without_orders(app: Flask) -> Iterator[Finding]:
 
 
 def _urls(app: Flask, orders: Orders) -> list[Url]:
-    """Those that can make orders: a route that is only read, such as that of static files, cannot
-    be what a pattern is meant for."""
+    """The URLs that can make orders. No pattern is meant for a route that is only read, such as
+    that of static files."""
     methods = orders.settings.methods
     rules = (rule for rule in app.url_map.iter_rules() if methods & (rule.methods or set()))
     return [Url(rule.rule, {"": _paths(rule)}) for rule in rules]
 
 
 def _of_one_slash(app: Flask, orders: Orders) -> Iterator[Finding]:
-    """Views of orders that have two paths, of which PATHS fits one."""
+    """Routes of orders that take a path with and without its last slash, while PATHS fits only one
+    of the two."""
     for _, rule, method, options in _routed(app, orders.settings.methods):
         fit = [path for path in _paths(rule) if orders.covers(method, path)]
         other = next((other for path in fit if (other := _other(path)) not in fit), None)
@@ -125,7 +127,8 @@ def _of_one_slash(app: Flask, orders: Orders) -> Iterator[Finding]:
 
 
 def _replaced_dispatch(found: Any, app_orders: AppOrders) -> Iterator[Finding]:
-    """A replacement after LockKit, unless functools.wraps says that it calls what was there."""
+    """A replacement of ``dispatch_request`` after LockKit, unless functools.wraps tells that it
+    calls the one that was there."""
     if app_orders.dispatch not in wrappers(found):
         name = getattr(found, "__qualname__", repr(found))
         yield Finding(
@@ -183,7 +186,7 @@ def _is_text(converter: BaseConverter) -> bool:
 
 
 def _paths(rule: Rule) -> list[str]:
-    """Some paths that it matches; with and without a last slash, if it takes both."""
+    """Some paths that the rule matches; with and without a last slash, if it takes both."""
     regexes = {name: converter.regex for name, converter in rule._converters.items()}
     built = []
     for values in fillings(regexes):

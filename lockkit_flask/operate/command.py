@@ -42,13 +42,14 @@ def locks(ctx: click.Context, argv: tuple[str, ...]) -> None:
 
 
 def _app(ctx: click.Context) -> Flask:
-    """The app. Wrong settings are found while it is made: show one line, and no traceback."""
+    """The app. Wrong settings are found while it is made."""
     if has_app_context():
         return current_app._get_current_object()  # type: ignore[attr-defined, no-any-return]
     return _settled(ctx.ensure_object(ScriptInfo).load_app)
 
 
 def _settled(step: Callable[[], T]) -> T:
+    """Do a step. If the settings are wrong, show one line, and no traceback."""
     try:
         return step()
     except ConfigurationError as error:
@@ -56,7 +57,8 @@ def _settled(step: Callable[[], T]) -> T:
 
 
 def _order_records() -> OrderRecords:
-    """The binds that the settings and the views name. Orders in Redis have nothing to prune."""
+    """The tables of the bind keys that the settings and the views name. Orders in Redis have none:
+    there is nothing to prune."""
     from lockkit.operate.commands import OrderRecords
 
     orders = app_locks().orders

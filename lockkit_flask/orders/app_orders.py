@@ -3,7 +3,7 @@
 One request takes these steps:
 
 1. all ``before_request`` hooks (authentication, CSRF), of the app and of blueprints; for a view
-   with ``@idempotent`` the decorators above that, too;
+   with ``@idempotent``, the decorators above it, too;
 2. the decision: replay, refuse, or go on with the lock of the order, and those of ``lock_view``;
 3. the record is written (in a database: the transaction begins with it), and the view runs;
 4. what is to be replayed is taken from the response, before ``after_request`` hooks change it:
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from lockkit_flask.state import AppLocks
 
 _GIVEN = "_lockkit_given"
+"""Attribute of a request: the answer that replaces what the view returns."""
 
 
 class AppOrders:
@@ -83,7 +84,7 @@ class AppOrders:
         teach_to_join(db)
 
     def _install(self, app: Flask) -> None:
-        """``dispatch_request`` is the one place after every hook before the view.
+        """Hook into the app. Only ``dispatch_request`` comes after every ``before_request`` hook.
 
         The first ``after_request`` function of the list runs last.
         """
@@ -96,7 +97,8 @@ class AppOrders:
         request_leases.after(app, "do_teardown_request", _abandon)
 
     def tables(self) -> list[OrderTable]:
-        """Where the current app has records: by the settings, and by views that say ``using``."""
+        """The tables of the current app's records: that of the settings, and those that views name
+        by ``using``."""
         if self.orders.claims:
             return []
         views = current_app.view_functions.values()
@@ -104,7 +106,8 @@ class AppOrders:
         return [self.records, *map(self.records.of, sorted(filter(None, using)))]
 
     def run(self, call: Callable[[], Any], options: ViewOptions) -> Any:
-        """The answer to the current request, whose view is called only as a new order."""
+        """The answer to the current request. The view is called for a new order only, and for a
+        request that is not an order."""
         if of_request() is not None:
             raise ConfigurationError(
                 "an order is open already: use @idempotent once per view, and functools.wraps in "
@@ -159,7 +162,8 @@ class AppOrders:
 
 
 def of_request() -> OpenOrder | None:
-    """The order of this request. A view may send an app another one, or copy the context."""
+    """The order of this request. None in another request that its view sends to an app, and in a
+    copy of its context."""
     found = db_session.ORDER.get()
     return None if found is None or found.context is not request_leases.this_context() else found
 
@@ -171,8 +175,8 @@ def _given(answer: Any) -> Any:
 
 
 def _unless_given(returned: Any) -> Any:
-    """A decorator above ``@idempotent`` may serialise what the view returns, but not an answer that
-    was given instead, because that is complete. The decorator may still refuse."""
+    """A decorator above ``@idempotent`` may serialise what the view returns. An answer that was
+    given instead is complete: return it unchanged, unless the decorator refuses."""
     answer = vars(request).get(_GIVEN)
     if answer is None or returned is answer:
         return returned
@@ -192,7 +196,7 @@ def _capture(response: Response) -> Response:
 
 
 def _finish(response: Response) -> Response:
-    """The last of all ``after_request`` functions."""
+    """Make the order final: this is the last of all ``after_request`` functions."""
     opened = of_request()
     if opened is None:
         return response
@@ -218,7 +222,7 @@ def _database(app: Flask) -> SQLAlchemy:
 
 
 def _note_failure(_: Flask, *, exception: BaseException, **__: object) -> None:
-    """What the view returned could not be made a response, or a later hook has raised."""
+    """Called if what the view returned cannot be made a response, or if a later hook has raised."""
     opened = of_request()
     if opened is not None and opened.visit.captured is None:
         opened.fail(exception)

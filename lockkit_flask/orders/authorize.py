@@ -23,7 +23,8 @@ VIEWS = "flask.views"
 
 
 def checked_by(view: Any, method: str, below: Any, give: Callable[[], Any]) -> Any:
-    """What ``give`` returns in place of the view, or the answer of a check that refuses."""
+    """Run the view's known checks around ``give``, in place of the view. Returns what ``give``
+    returns, or the answer of a check that refuses."""
     layers = [layer for place in _places(view, method, below) for layer in wrappers(place)]
     for layer in reversed(layers):
         if _maker(layer) in ASKED:
@@ -52,7 +53,7 @@ def _places(view: Any, method: str, below: Any) -> list[Any]:
 
 
 def _unknown_in(cls: Any, places: list[Any]) -> str | None:
-    """A base that is not Flask's, or a method that runs before the handler of the HTTP method."""
+    """The name of a base that is not Flask's, or of a method that runs before the handler."""
     entries = {"__init__", "__new__"} if cls.init_every_request else set()
     entries |= {"dispatch_request"} if issubclass(cls, MethodView) else set()
     runs = cls.dispatch_request in places  # otherwise it is below @idempotent itself

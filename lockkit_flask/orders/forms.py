@@ -1,7 +1,7 @@
-"""Whose order it is where nobody is logged in: order IDs for plain HTML forms, and guests.
+"""Order IDs for plain HTML forms, and guests: whose order it is if nobody is logged in.
 
-The secret lives in a signed cookie of its own, because many apps clear the session when somebody
-logs in. ``lockkit.orders.forms`` says what it is good for. The first answer to a user
+A guest's secret lives in a signed cookie of its own, because many apps clear the session when
+somebody logs in. ``lockkit.orders.forms`` says what the secret is for. The first answer to a user
 who has the cookie makes the secret the user's: after the logout nobody else at this computer can
 use it.
 """
@@ -36,39 +36,40 @@ _SECRET = "lockkit.guest"  # noqa: S105  a key of the environ
 def order_id_field(field: str | None = None) -> Markup:
     """The hidden field with a new order ID, for a form that is shown to this visitor.
 
-    It has the name that LOCKKIT_ORDERS["ORDER_ID"] reads; ``field`` is another one, for a view with
+    Its name is the one in LOCKKIT_ORDERS["ORDER_ID"]. ``field``: another name, for a view with
     ``@idempotent(order_id="form:…")``. A guest gets a cookie, so the headers of the answer must not
     have been sent yet. The answer is marked ``private``, for caches. Raises ConfigurationError
-    without SECRET_KEY or LOCKKIT_ORDERS, and if ORDER_ID reads no field of a form.
+    without SECRET_KEY or LOCKKIT_ORDERS, and if ORDER_ID names no form field.
     """
     name = field_of(_order_settings(), field)
     return Markup(hidden_field(name, new_order_id()))  # noqa: S704  escaped there
 
 
 def new_order_id() -> str:
-    """The value alone, for ``Idempotency-Key`` or for a field that you write yourself."""
+    """A new order ID, without the field: for the header ``Idempotency-Key``, or for a field that
+    you write yourself. Raises ConfigurationError without SECRET_KEY or LOCKKIT_ORDERS."""
     _order_settings()
     after_this_request(_only_for_this_visitor)
     return form_ids.issue(_secret() if user_of(app_locks().config.user_pk) is None else None)
 
 
 def remember_guest() -> None:
-    """Give the visitor's session a random ID, if it has none, so that orders can be theirs.
+    """Give the visitor's session a random ID, if it has none, so that orders can belong to it.
 
-    Call it in the view that shows the order form: Flask's own sessions have no ID.
+    Call this in the view that shows the order form: Flask's own sessions have no ID.
     """
     if _GUEST not in session:
         session[_GUEST] = secrets.token_urlsafe(16)
 
 
 def guest() -> str | None:
-    """The ID, if ``remember_guest`` was called in this session."""
+    """The ID that ``remember_guest`` gave to this session; None if it was not called."""
     found = session.get(_GUEST)
     return found if isinstance(found, str) else None
 
 
 def guest_of(user: str | None) -> str | None:
-    """The secret that this request brings; not if it belongs to another user by now."""
+    """The secret in this request's cookie; None if it belongs to another user by now."""
     secret, _, owner = (_brought() or "").partition(".")
     if owner and (user is None or owner != _mark(secret, user)):
         return None
@@ -78,7 +79,7 @@ def guest_of(user: str | None) -> str | None:
 def user_of(user_pk: UserHook) -> str | None:
     """The user, as the owner of orders and of a guest's secret. None for nobody.
 
-    Raises ConfigurationError for what may be another text at the next request.
+    Raises ConfigurationError for a value whose text may differ at the next request.
     """
     user = user_pk()
     if user is None or user == "":
@@ -153,7 +154,8 @@ def _give(response: Response, text: str) -> Response:
 
 
 def _name() -> str:
-    """Named after the session's cookie: two apps on one host need different names for that, too."""
+    """The cookie's name, made from that of the session's cookie: two apps on one host need
+    different names for both."""
     return f"{current_app.config['SESSION_COOKIE_NAME']}-lockkit"
 
 

@@ -21,8 +21,8 @@ class OpenOrder(gate.OpenOrder):
     """``request.order``: has ``order_id``, ``fencing_token`` and ``orphan``."""
 
     visit: Visit
-    context: Any  #: of its request
-    active = False  #: the app's sessions work inside its transaction
+    context: Any  #: the context of its request
+    active = False  #: the app's sessions work inside the order's transaction
     kept: Transaction | None = None  #: the leases that its end gives back: until="commit"
 
     def capture(self, response: Response) -> None:
@@ -30,23 +30,24 @@ class OpenOrder(gate.OpenOrder):
         self.visit.capture(response)
 
     def overrule(self) -> None:
-        """An ``after_request`` hook has failed, or has turned the view's answer into a failure. No
-        other status from a hook says how the view has ended."""
+        """An ``after_request`` hook has failed, or has turned the view's answer into a failure.
+        Other statuses that a hook sets say nothing about how the view has ended."""
         if self.visit.captured is not None:
             self.visit.captured = self.visit.captured._replace(status=500)
 
 
 class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
-    """An HTTP exception is the view's answer; any other says nothing about what was done.
+    """An order with STORE "redis". An HTTP exception is the view's answer; any other exception says
+    nothing about what was done.
 
-    Nor does what an error handler makes of that, unless it ends the order.
+    The same holds for what an error handler makes of it, unless that response ends the order.
     """
 
     def overrule(self) -> None:
         """Does nothing: what the view did cannot be undone."""
 
     def abandon(self) -> None:
-        """If a hook fails for its own error page, too, Flask ends the request without ``close``:
+        """If a hook fails on the error page, too, Flask ends the request without ``close``. Then
         the view's answer stands."""
         captured = self.visit.captured
         if captured is None:

@@ -1,5 +1,5 @@
-"""The records of orders in a table of the app's own database: see ``lockkit.orders.rows``. And the
-savepoints beside them, of the sessions that work in the transaction of an order."""
+"""The records of orders in a table of the app's own database: see ``lockkit.orders.rows``. Also the
+savepoints of the sessions that work in the transaction of an order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 EARLIER_TABLE = "lockkit_order_record"
-"""The table of a release whose keys of orders this one cannot find."""
+"""The table of an earlier release, whose records this one cannot find: their keys differ."""
 _without_earlier: WeakSet[sa.Engine] = WeakSet()
 
 _MARK = re.compile(r"(RELEASE |ROLLBACK TO |)SAVEPOINT (\S+)")
@@ -38,7 +38,7 @@ LISTENED = ("begin", "before_cursor_execute", "after_cursor_execute", "commit")
 def order_table(metadata: sa.MetaData) -> sa.Table:
     """The table, within the app's metadata: ``create_all()`` makes it and Alembic sees it.
 
-    The columns mean the same as in Django's table of the same name: the two may be one.
+    The columns mean the same as in Django's table of the same name, so both may share one table.
     """
     if TABLE in metadata.tables:
         return metadata.tables[TABLE]
@@ -103,7 +103,7 @@ class OrderTable(Table):
         """The record, read outside of any transaction."""
         self.refuse_earlier()
         with typed_errors(), self.engine.connect() as connection:
-            if connection.dialect.name == "postgresql":  # BEGIN would be a round trip, and its end
+            if connection.dialect.name == "postgresql":  # saves the round trips of BEGIN and COMMIT
                 connection.execution_options(isolation_level="AUTOCOMMIT")
             return rows.find(Sql(connection), key)
 
@@ -128,7 +128,7 @@ class OrderTable(Table):
             yield Sql(connection)
 
     def is_missing(self) -> bool:
-        """Raises BackendUnavailable."""
+        """Whether the table is missing. Raises BackendUnavailable."""
         with typed_errors():
             return not sa.inspect(self.engine).has_table(TABLE)
 
@@ -142,7 +142,7 @@ class Sql:
         self.vendor = self._dialect.name
 
     def run(self, *steps: rows.Step, commit: bool = False) -> Any:
-        """Bypass SQLAlchemy if it would only pass statements on and nobody listens to them."""
+        """Run statements. Bypass SQLAlchemy if it would only pass them on and nobody listens."""
         heard: Any = self._connection.engine.dispatch
         if not any(getattr(heard, event) for event in LISTENED):
             driver: Any = self._connection.connection.driver_connection
@@ -191,14 +191,14 @@ class Savepoints:
     """
 
     def __init__(self, connection: sa.Connection) -> None:
-        self._joined: tuple[Session, ...] = ()  #: the one that worked last comes last
+        self._joined: tuple[Session, ...] = ()  #: the session that worked last comes last
         self._connection = connection
         self._open: list[Savepoint] = []
         self._changes: list[Session] = []  #: the session of each change
-        self._anew: list[Savepoint] = []
+        self._anew: list[Savepoint] = []  #: those to make again after this statement
         self._fails = False  #: if the last statement failed, PostgreSQL takes only ROLLBACK
-        self._is_undone = False
-        self.committed = False  #: one was released by the COMMIT of its session
+        self._is_undone = False  #: a session has undone what another one has changed
+        self.committed = False  #: a session has committed, which released its savepoint
         sa.event.listen(connection, "before_cursor_execute", self._before, retval=True)
         sa.event.listen(connection, "after_cursor_execute", self._after)
 
@@ -209,8 +209,8 @@ class Savepoints:
             self._joined = (*(each for each in self._joined if each is not session), session)
 
     def has_changes(self, session: Session) -> bool:
-        """Whether the session has changed something in its transaction; or ever, if the savepoint
-        of that has ended with one around it."""
+        """Whether the session has changed something since its savepoint; or in the whole order, if
+        its savepoint has ended with one around it."""
         since = next((each.since for each in self._open if each.session is session), 0)
         return session in self._changes[since:]
 
@@ -225,7 +225,8 @@ class Savepoints:
             )
 
     def _forget_ended(self) -> None:
-        """Close them: SQLAlchemy goes back to one that ended before those inside it, and fails."""
+        """Close ended savepoints: SQLAlchemy would go back to one that ended before those inside
+        it, and fail."""
         while (nested := self._connection.get_nested_transaction()) and not nested.is_active:
             nested.close()
 
@@ -259,7 +260,7 @@ class Savepoints:
                 self._open.append(Savepoint(name, session, len(self._changes)))
             return sql
         place = next((n for n, each in enumerate(self._open) if each.name == name), None)
-        if place is None:  # it has ended with one around it
+        if place is None:  # the savepoint has ended with one around it
             return f"SAVEPOINT {name}"
         point = self._open[place]
         inside = [each for each in self._open[place + 1 :] if each.session is not point.session]
@@ -277,7 +278,8 @@ class Savepoints:
         return f"RELEASE SAVEPOINT {name}" if is_shared else sql
 
     def _note_commit(self, point: Savepoint) -> None:
-        """Make those around it anew, but not after ``begin_nested()``, which commits no session."""
+        """Have the savepoints around it made anew: its session has committed. Do nothing at the end
+        of a ``begin_nested()``, which does not commit the session."""
         if any(each.session is point.session for each in self._open):
             return
         self.committed = True
@@ -287,7 +289,7 @@ class Savepoints:
 
 @contextmanager
 def typed_errors() -> Iterator[None]:
-    """Raise lockkit's errors for SQLAlchemy's, such as DuplicateKeyError for an existing key."""
+    """Raise lockkit's errors in place of SQLAlchemy's, such as DuplicateKeyError."""
     try:
         yield
     except SQLAlchemyError as error:

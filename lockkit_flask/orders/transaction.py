@@ -1,4 +1,4 @@
-"""The transaction of an order: the request's session works inside it, without knowing.
+"""The transaction of an order. The request's session works inside it, and does not know that.
 
 The order's record and everything that ``db.session`` commits while the view runs belong to one
 outer transaction on one connection. The session joins it by ``create_savepoint``: its commits end
@@ -46,7 +46,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
     connection: sa.Connection | None = None
     savepoints: Savepoints
     _refused = False  #: the view raised a refusal, which rolls nothing back
-    _sends_away = False  #: it has asked a guest to log in
+    _sends_away = False  #: the view has sent a guest elsewhere, as to log in, and saved nothing
     _session_before: tuple[dict[str, Any], bool] | None = None
 
     def begin(self) -> None:
@@ -73,7 +73,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
     def fail(self, error: BaseException) -> Any:
         """Roll back at once: error handlers write outside of the order's transaction.
 
-        They find its connection in the pool, which may have no other. ``abort(redirect(…))`` is an
+        They get its connection from the pool, which may have no other. ``abort(redirect(…))`` is an
         answer and not a failure. After a refusal, what the view has committed stays.
         """
         status = 500
@@ -89,9 +89,9 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
     def capture(self, response: Response) -> None:
         """Note now whether the view sends an anonymous visitor elsewhere and has saved nothing.
 
-        An app's own checks that ask for a login do so. It is not a result: the same form may be
-        sent again after the login, and nothing here could happen twice. A view that commits
-        has a result: a function of the database may write, however its statement looks.
+        An app's own check that asks for a login does so. This does not end the order: the same form
+        may be sent again after the login, and nothing was done that could be done twice. A view
+        that commits does end it: a function of the database may write, whatever its statement is.
         """
         self.visit.capture(response)
         if response.status_code in REDIRECTS and self.visit.of_guest:
@@ -132,7 +132,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
             self._restore_session()
 
     def _roll_back(self) -> None:
-        """Undo everything. Sessions work on connections of their own again."""
+        """Undo everything. From now on, sessions work on connections of their own."""
         try:
             with suppress(SQLAlchemyError):  # after a deadlock MySQL has no savepoints any more
                 db_session.roll_back()
@@ -143,8 +143,8 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
     def _restore_session(self) -> None:
         """The order is undone, so a cart that the view has emptied comes back.
 
-        Only once: what an error handler puts into the session afterwards stays. Limit: so does what
-        the view itself has saved, with a server-side session's own methods.
+        This is done only once: what an error handler puts into the session afterwards stays. Limit:
+        what the view itself has saved, by a method of a server-side session, stays there, too.
         """
         before, self._session_before = self._session_before, None
         if before is not None and dict(session) != before[0]:
@@ -160,9 +160,9 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
             connection.close()
 
     def _keep(self, record: Record, response: Response) -> Response:
-        """The view raised, so nothing of it is left; a 4xx made of that is the order's answer.
+        """The view raised, so its changes are undone. A 4xx made of that is the order's answer.
 
-        If the database does not take it, that does no harm: the next try is refused anew.
+        If the database cannot store it, that does no harm: the next try is refused anew.
         """
         if record.snapshot.status < HTTPStatus.BAD_REQUEST:
             if not self.savepoints.committed:
@@ -171,13 +171,13 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
                 "a view raised after it had committed, so its order was rolled back, but an error "
                 "handler answers with success. Return a response instead of raising"
             )
-        db_session.roll_back()  # that of handlers and hooks: the pool may have one connection
+        db_session.roll_back()  # what handlers and hooks began: the pool may have one connection
         return self._keep_refusal(record, response)
 
     def _commit(self, record: Record | None, response: Response) -> Response:
         """One COMMIT for everything that the view has committed, and for the record.
 
-        ``record``: None to delete it, because the view has refused.
+        ``record``: None to delete the record, because the view has refused.
         """
         is_success = record is not None and record.snapshot.status < HTTPStatus.BAD_REQUEST
         if is_success and db_session.has_writes():

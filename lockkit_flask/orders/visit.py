@@ -1,4 +1,4 @@
-"""A Flask request at its view, which ``lockkit.orders.gate`` leads to its order."""
+"""A Flask request at its view, for ``lockkit.orders.gate``."""
 
 from __future__ import annotations
 
@@ -105,8 +105,9 @@ class Visit(visit.Visit):
         return str(csrf.generate_csrf())
 
     def order_response(self, response: Response, most: int | None = None) -> OrderResponse:
-        """``most``: bytes of a body. One that streams is left alone, unless its Content-Length is
-        not more: Flask makes an iterator of what is in memory for an HTTPException.
+        """A response as it may be stored. ``most``: the bytes of the largest body. A body that
+        streams is left alone, unless its Content-Length is at most that: for an HTTPException,
+        Flask makes a stream of a body that is in memory.
         """
         most = self.orders.settings.max_response if most is None else most
         length = response.headers.get("Content-Length", type=int)
@@ -117,7 +118,7 @@ class Visit(visit.Visit):
         return without_tokens(answered, tokens) if tokens else answered
 
     def asks_to_log_in(self, response: Response) -> bool:
-        """Whether it is the redirect to the login page of Flask-Login."""
+        """Whether this is Flask-Login's redirect to its login page."""
         manager = getattr(current_app, "login_manager", None)
         if manager is None or not 300 <= response.status_code < 400:  # noqa: PLR2004
             return False
@@ -172,10 +173,10 @@ class Visit(visit.Visit):
 
 
 def expect_whole_body(_: object, **__: object) -> None:
-    """Have Werkzeug tell if a body with a length is cut short: its client went away.
+    """Have Werkzeug raise if a body with a length is cut short, because its client went away.
 
     A server that marks the end of a body also marks the end of a cut one. Called before every
-    hook: any of them may be the first to read it.
+    hook: any of them may be the first to read the body.
     """
     if request.content_length is not None:
         request.environ.pop("wsgi.input_terminated", None)
@@ -187,7 +188,7 @@ def options_of(view: Any, method: str) -> ViewOptions:
 
 
 def _place_of(request: Request, rule: Rule) -> str:
-    """The host of a route. One that is a parameter, such as of a shop, counts as it was sent."""
+    """The host of a route. If it has parameters, such as a shop's name, the host as it was sent."""
     place = rule.host or rule.subdomain or ""
     return request.host.lower() if "<" in place else place
 
@@ -199,7 +200,7 @@ def _is_unseen(environ: WSGIEnvironment) -> bool:
 
 
 def _session_key() -> str | None:
-    """The ID of a session that the server kept from an earlier request, else that of a guest."""
+    """The ID of a session that the server kept from an earlier request; otherwise the guest's."""
     sid = getattr(session, "sid", None)
     if sid and session and not session.new and _is_in_cookie(sid):
         return f"sid:{sid}"
@@ -208,7 +209,8 @@ def _session_key() -> str | None:
 
 
 def _is_in_cookie(sid: str) -> bool:
-    """Flask-Session draws another ID for each request without one, and never calls it new."""
+    """Whether the client sent this session ID. Flask-Session makes one for each request that has
+    none, and never calls that session new."""
     cookie = request.cookies.get(current_app.config["SESSION_COOKIE_NAME"], "")
     return cookie == sid or cookie.startswith(f"{sid}.")  # signed
 
@@ -227,7 +229,7 @@ def _pages_at(view: str | None) -> list[str]:
 
 
 def _tokens() -> list[str]:
-    """Flask-WTF's, against forgery: the one of this request, and the one of its form."""
+    """Flask-WTF's tokens against forgery: that of this request, and that of its form."""
     field = str(current_app.config.get("WTF_CSRF_FIELD_NAME", "csrf_token"))
     made, sent = g.get(field), request.form.get(field) if request.mimetype in FORM_TYPES else None
     found = [made, sent if sent and _is_accepted(sent) else None]

@@ -1,4 +1,4 @@
-"""``@lock_view``: one request at a time may run a view, per name."""
+"""``@lock_view``: a view that runs while it holds a lock."""
 
 from __future__ import annotations
 
@@ -32,22 +32,25 @@ V = TypeVar("V", bound=Callable[..., Any])
 OnBusy = Callable[[AcquireTimeout], Any]
 
 _ABOVE = "_lockkit_above"
-"""Attribute of a function: itself, what was made of it, and by which decorator."""
+"""Attribute of a view: the view itself, the wrapper made of it, and the decorator's name."""
 
 
 class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
-    """Run the view only while holding the lock of this name, or of all these. Below ``@app.route``.
+    """Have a view hold the lock of this name, or of all these names. Put it below ``@app.route``.
 
-    names: each a template over the request (``"stock:{sku:str}"``), or a callable that gets the
-    URL's parameters and returns a name; several are taken all or none. timeout: seconds to wait
-    (default: LOCKKIT_VIEWS["TIMEOUT"]).
-    ttl: seconds. kind: "mutex", "reentrant", "read" or "write" of a reader-writer lock, or
-    "semaphore" with its number of permits.
-    on_busy: called with the error, returns the answer to a busy lock.
+    - ``names``: each is a template over the request, such as ``"stock:{sku:str}"``, or a callable
+      that gets the URL's parameters and returns a name. Several names are taken all or none.
+    - ``timeout``: seconds to wait (default: that of LOCKKIT_VIEWS; 0: do not wait; None: for ever).
+    - ``ttl``: seconds that the lease lives unrenewed (default: that of the alias).
+    - ``alias``: the key in LOCKKIT of the backend that keeps the lock.
+    - ``kind``: "mutex", "reentrant", "read" or "write" of a reader-writer lock, or "semaphore" with
+      its number of ``permits``.
+    - ``on_busy(error)``: returns the answer if the lock is busy (default: 423 with Retry-After; 503
+      if too many requests wait already).
 
-    The lock is given back after the database session of the request has ended, so after COMMIT.
-    A busy lock is 423 with Retry-After, too many waiting requests or a store that is down are
-    503, and the view does not run. A lease that is lost before the view returns raises LeaseLost.
+    The lock is released after the database session of the request has ended, so after its COMMIT.
+    If the lock is busy, or the store is down (503), the view does not run. A lease that is lost
+    before the view returns raises LeaseLost, and what the view has not committed is rolled back.
     Raises ConfigurationError at import for a wrong template.
     """
 
@@ -80,8 +83,8 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
         return cast(V, wrapper)
 
     def enter(self) -> AnyLease:
-        """Have the lock until the current request, or its order, has ended. Raises AcquireTimeout,
-        or the HTTP exception."""
+        """Acquire the lock until the current request, or its order, has ended. Raises
+        AcquireTimeout, or the HTTP exception of another refusal."""
         found = request_leases.held_by(self)
         if found is not None:  # taken before the transaction of an order
             return found
@@ -109,9 +112,10 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
 
 
 def take_locks(view: object) -> Callable[[], Any] | None:
-    """Take the locks of the request's view for its order; if one is busy, what makes the answer.
+    """Take the locks of the request's view for its order. Returns None; if one is busy, the
+    function that makes the answer.
 
-    ``view``: a function below it, for decorators that cannot be seen from outside.
+    ``view``: the function below ``@idempotent``, because its decorators may be hidden from outside.
     """
     places = [*places_of(view_of(request), request.method), view]
     for locked in dict.fromkeys(each for place in places for each in getattr(place, MARK, ())):
@@ -128,7 +132,8 @@ def view_of(request: Request) -> Any:
 
 
 def places_of(view: Any, *methods: str) -> list[Any]:
-    """Where a decorator of a view may be, outermost first; for some methods, else for all."""
+    """Where a decorator of a view may be, for these HTTP methods or for all. The outermost place is
+    first."""
     cls = getattr(view, "view_class", None)
     names = ("dispatch_request", *map(str.lower, methods or getattr(cls, "methods", None) or ()))
     return [cls, view, *(getattr(cls, name, None) for name in names)]
@@ -161,7 +166,7 @@ def refuse_misplaced(app: Flask, **_: object) -> None:
 
 
 def _abort(error: LockError) -> NoReturn:
-    """Raise the exception that Flask answers; a defect is raised as it is."""
+    """Raise the HTTP exception for a refusal. An error that is a defect is raised as it is."""
     raise http_exception(_refusal_of(error), error) from error
 
 

@@ -1,4 +1,4 @@
-"""A refused request, as the HTTP exception of Werkzeug that an ``errorhandler`` knows."""
+"""The answers to refused requests: HTTP exceptions for ``app.errorhandler``, and responses."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def answer_lock_errors(app: flask.Flask, busy_status: int) -> None:
 
 
 def refused(refusal: Refusal) -> flask.Response:
-    """The answer to a request that is an order and is not let in: ``application/problem+json``.
+    """The answer to an order that is refused: ``application/problem+json``.
 
     For a browser it is the app's template ``lockkit/<code>.html``, ``lockkit/<status>.html`` or
     ``lockkit/refusal.html``, else a page of ours.

@@ -1,4 +1,4 @@
-"""The current Flask request, as the name templates of lockkit read it."""
+"""The current Flask request, as lockkit's name templates read it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RequestView:
     def form(self, key: str) -> Sequence[str]:
         request = self._request
         if request.mimetype == URL_ENCODED and (request.content_length or 0) <= LONGEST_FORM:
-            raw = request.get_data()  # cached: the form is parsed from it; empty if it was before
+            raw = request.get_data()  # cached for the form; empty if the form was parsed before
             if raw:
                 return url_encoded(raw, key)
         return request.form.getlist(key)
