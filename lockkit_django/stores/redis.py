@@ -40,18 +40,18 @@ class CacheStore(HandedStore):
 def _pool_of_cache(alias: str) -> Any:
     """The pool of connections to the cache's primary. A pool that is not there yet is made, without
     I/O."""
+    cache: Any = None
+    pool = None
     try:
-        cache: Any = caches[alias]
+        cache = caches[alias]
+        clients: Any = getattr(cache, "client", None) or cache._cache  # each is made when asked for
+        pool = clients.get_client(write=True).connection_pool
     except InvalidCacheBackendError as error:
         extra = "for django-redis: pip install 'lockkit[django-redis]'"
         raise DriverMissing(f"the cache {alias!r}: {error} ({extra})") from error
-    clients: Any = getattr(cache, "client", getattr(cache, "_cache", None))
-    pool = None
-    try:
-        pool = clients.get_client(write=True).connection_pool
     except (AttributeError, NotImplementedError):  # the latter: a ShardClient has several pools
         pass
-    except Exception as error:  # noqa: BLE001  of any driver; its text may show the URL
+    except Exception as error:  # noqa: BLE001  of the cache or a driver; its text may show the URL
         kind = type(error).__name__
         raise ConfigurationError(f"the cache {alias!r} cannot be used: it raises {kind}") from None
     if isinstance(pool, redis.ConnectionPool):

@@ -276,6 +276,25 @@ def test_a_cache_that_has_no_pool(location: str, message: str) -> None:
         locks["default"]
 
 
+@pytest.mark.parametrize(
+    ("scheme", "options"),
+    [
+        ("django-cache", {"serializer": "nobodys.Serializer"}),
+        ("django-cache", {"pool_class": "nobodys.Pool"}),
+        ("django-redis", {"CLIENT_CLASS": "nobodys.Client"}),
+        ("django-redis", {"PARSER_CLASS": "nobodys.Parser"}),
+    ],
+)
+def test_a_cache_whose_client_cannot_be_made(scheme: str, options: dict[str, str]) -> None:
+    url = "redis://127.0.0.1:1/6"  # of no other test: django-redis has one pool for each
+    entry = {"BACKEND": BACKENDS[scheme], "LOCATION": url, "OPTIONS": options}
+    with (
+        override_settings(CACHES={"default": entry}, LOCKKIT={"default": f"{scheme}://default"}),
+        pytest.raises(ConfigurationError, match="'default' cannot be used: it raises Module"),
+    ):
+        locks["default"]
+
+
 @pytest.mark.parametrize("scheme", BACKENDS)
 def test_a_cache_whose_client_has_a_cache_of_its_own_is_refused(scheme: str) -> None:
     options: dict[str, Any] = {"protocol": 3, "cache_config": CacheConfig()}
