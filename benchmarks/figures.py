@@ -102,7 +102,7 @@ IN_README = {
         "pair_us",
         "handoff_p50_ms",
         "takeover_p95_ms",
-        "wait_p99_ms",
+        "wait_max_ms",
         "most_to_least",
         "asyncio_per_second",
         "order_cost",

@@ -38,7 +38,7 @@ def slot_of(name: str) -> int:
 def last_words(name: str, state: State) -> Iterator[Words]:
     """The words of the holders that the last step found to have ended without a release. They are
     taken out of the state, so that each is returned once. Leases that an operator broke come last,
-    because a store keeps only the last words of each name."""
+    because a store keeps only the latest words of each name."""
     fallen, state.fallen = state.fallen, []
     for holder, kind, at, by in sorted(fallen, key=lambda each: bool(each[3])):
         yield Words(name, at, by, kind, holder.permits, holder)

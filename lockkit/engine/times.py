@@ -12,7 +12,7 @@ def drift(ttl: float) -> float:
 
 
 def before_drift(left: float) -> float:
-    """The ttl of which the holder can rely on ``left`` seconds: the inverse of ``drift``."""
+    """The ttl that its holder can rely on for ``left`` seconds: its drift comes on top."""
     return (left + 0.002) / 0.99
 
 

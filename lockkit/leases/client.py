@@ -134,13 +134,14 @@ class LockClient(_Kinds):
             infos, cursor = self.perform(page(name, cursor))
 
     def inspect(self, name: str) -> LockInfo | None:
-        """What the store knows about one name (of several leases, the first); None: nothing."""
+        """What the store knows about one name (of several leases, one of them); None: nothing."""
         return next(self.holders(check_name(name)), None)
 
     def last_words(self, name: str | None = None) -> Iterator[LockInfo]:
-        """The leases that ended in the last day without a release by their holders: they expired,
-        or an operator broke them. Of one name, or of all. Limits: a store keeps at most a thousand,
-        some keep none, and an abandoned lease is first among ``holders`` for ten minutes.
+        """Leases that ended in the last day without a release by their holders: they expired, or an
+        operator broke them. Of one name, or of all. Limits: a store keeps them for at most a
+        thousand names, mostly only the latest of a name; some keep none. For ten minutes after it
+        expired, a lease whose name nobody has taken is listed by ``holders``, and not here.
         """
         return iter(self.perform(self._listed.last_words(name and check_name(name))))
 
@@ -154,7 +155,7 @@ class LockClient(_Kinds):
         return self.perform(self._listed.break_(check_name(name), check_fence(fence), who))
 
     def repair(self, name: str) -> bool:
-        """Delete the record of a name, if it cannot be read; False: it can be, and is kept.
+        """Delete the record of a name, if it cannot be read; False: it can be, or there is none.
 
         For operators. This does not stop a holder, and others can get the name from now on."""
         return self.perform(self._listed.repair(check_name(name)))
@@ -194,8 +195,8 @@ class Lock(_ThreadLock, _BaseLock):
 
         Raises LockHeld (timeout 0), AcquireTimeout or TooManyWaiters when somebody else has it;
         KindMismatch when the name is in use as another kind of lock; BackendUnavailable or
-        OutcomeUnknown when the store fails. After an error you hold nothing. After a failure of the
-        store, the name may stay taken for up to the TTL.
+        OutcomeUnknown when the store fails. After an error this call holds nothing. After a failure
+        of the store, the name may stay taken for up to the TTL.
         """
         client, store = self._client, self._client._direct
         if store is None or self._usage.kind is REENTRANT:

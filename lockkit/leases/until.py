@@ -50,7 +50,7 @@ def check_until(value: object) -> None:
 
 
 def only_blocking(until: object) -> None:
-    """Raise ConfigurationError if a lock of asyncio has ``until``: only a blocking one may."""
+    """Raise ConfigurationError if an asyncio lock has ``until``: no loop awaits a COMMIT."""
     check_until(until)
     if until is not None:
         raise ConfigurationError(
@@ -160,7 +160,7 @@ class CommitLock(Lock):
         return next((lease for lease in found if lease is not None), None)
 
     def _is_served_by(self, lease: Lease) -> bool:
-        """Whether it holds this name, for the same kind and owner, and alone if this lock does."""
+        """Whether it holds this name as the same kind, for the same owner, and as strongly."""
         held = lease._hold.request
         if lease.lost or lease._client is not self._client or held.name != self.name:
             return False

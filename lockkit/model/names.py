@@ -18,8 +18,8 @@ SEPARATOR = ":"
 """No encoded value contains it."""
 
 ENCODED = f"%{SEPARATOR}\u00ad"
-"""Printable characters that are encoded all the same. The last one is the soft hyphen, which is
-punctuation in Unicode 3.2, but invisible."""
+"""These are encoded, too, although Unicode 3.2 has them as printable. The last one is the soft
+hyphen, which is punctuation there, but invisible."""
 
 SOURCES = ("kwargs", "user", "json", "form", "query", "header")
 # Compiled when they are first used.

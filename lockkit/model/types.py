@@ -90,7 +90,7 @@ class Usage(NamedTuple):
     kind: Kind = Kind.MUTEX
     permits: int = 0  #: how many may share the name; 0: it sets no limit
     shared: bool = False  #: compatible with other shared claims; otherwise it excludes all
-    owner: str = ""  #: the key of the owner that may enter again; empty: the thread or the task
+    owner: str = ""  #: the text whose users may enter again; empty: the thread or the task
     fair: bool = True  #: waits for its turn; otherwise takes a free name ahead of the waiters
 
 

@@ -92,8 +92,8 @@ def _list(parser: Parser) -> None:
     add = parser.add_argument
     _add_aliases(parser)
     add("--stuck", **FLAG, help="only what an operator should look at, and why")
-    add("--older-than", **DURATION, help="leases held longer (90, 5m, 2h): they count as stuck")
-    add("--waiting-longer-than", **DURATION, help="names with longer waits: they count as stuck")
+    add("--older-than", **DURATION, help="only leases held longer (90, 5m, 2h); they are stuck")
+    add("--waiting-longer-than", **DURATION, help="only names with longer waits; they are stuck")
     add("--lost", **FLAG, help="also the last words of leases that were not released")
     add("--match", **GLOB, help="only names like this, such as 'stock:*'")
     add("--owner", **GLOB, help="only owners whose host, host:pid or label is like this")

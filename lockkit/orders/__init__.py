@@ -4,7 +4,7 @@ Each request for an order is a *try*; those after the first are *duplicates*. No
 framework: an adapter describes a request as a ``visit.Visit`` and its transaction as a
 ``gate.OpenOrder``, and takes these steps::
 
-    orders = Orders(read_order_settings(mapping))       # once per application
+    orders = Orders(read_order_settings(mapping))          # once per application
     answer = await gate.enter(visit, runner)               # an OpenOrder, an answer, or None
     answer = await gate.begin(opened, runner)              # an answer, or None: call the view
     answer = await gate.close(opened, response, runner)    # COMMIT or ROLLBACK, whichever is right

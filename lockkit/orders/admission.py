@@ -77,8 +77,8 @@ class Admission:
 
     async def _enter(self, found: Record | None, *, key_decides: bool) -> Decision:
         """Take the lock, or wait for it; then look again, because what was found before may be
-        outdated. This is left out if no try was found running, and a record is written before the
-        view, which would reveal a duplicate."""
+        outdated. There is no second look if the lock was free, no try was found running, and the
+        record is written before the view, which reveals a duplicate."""
         try:
             lease = await self._acquire(0) if self._locks else NO_LEASE
         except AcquireTimeout as held:  # or all lock sessions of this process are in use
@@ -197,7 +197,7 @@ class Admission:
         return _replay_of(response, orphan=True)
 
     async def _recovered(self) -> OrderResponse | None:
-        """The response of RECOVER; None if it has none, or one that is not stored."""
+        """The response of RECOVER; None if it has none, or one whose status is never stored."""
         hook = self._means.recover
         response = None if hook is None else await value(hook(self.order))
         return response if response is not None and storable(response.status) else None

@@ -245,8 +245,10 @@ def _is_larger(request: OrderRequest, limit: int) -> bool:
     if not (payload.form or payload.files):
         return len(payload.body) > limit
     files = sum(each.size for each in payload.files)
+    if request.content_length is not None:  # decoded, fields may be longer than they were
+        return files > limit
     fields = sum(len(text.encode(errors="surrogatepass")) for pair in payload.form for text in pair)
-    return len(payload.body) + files + fields > limit
+    return files + fields > limit
 
 
 def _shown(request: OrderRequest) -> str:

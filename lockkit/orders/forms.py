@@ -9,7 +9,7 @@ A form's value is ``lk1.ID.MAKER.SIGNATURE``:
   of SECRET_KEY_FALLBACKS are accepted, too.
 
 A *guest's secret* is random and lives in the guest's session (Django) or in a cookie of its own
-(Flask). The adapter keeps it through a login, and deletes it at the logout.
+(Flask). The adapter keeps it through a login. After the logout, no guest can use it.
 
 ``Orders`` decides whose order it is:
 

@@ -80,9 +80,9 @@ class OrderStopped(LockError):
 class OpenOrder(ABC):
     """An order whose view may run: ``request.order``. The middleware or the app ends it."""
 
-    begun = False  #: the record is written, or is written in ``commit_in``
+    begun = False  #: ``begin`` succeeded: the record is written, or ``commit_in`` is to write it
     ended = False  #: ``close`` was called, so there is nothing left to undo
-    refused = False  #: its lock or its record was refused; the view has run only if ``begun``
+    refused = False  #: a lock of the view, or the record, was refused; it has run only if ``begun``
     failed = False  #: the view has raised, whatever response became of that
     error: BaseException | None = None  #: what the view has raised, if it is known
     outer: Any = None  #: the open order whose view has sent the app this request
@@ -125,7 +125,7 @@ class OpenOrder(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """Write the record if it comes before the view. Another try that holds no lock stops here.
+        """Write the record if it comes before the view. A second try at the same time stops here.
 
         Raises DuplicateKeyError or a BackendError; then nothing is open.
         """

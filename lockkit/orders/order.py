@@ -171,7 +171,7 @@ class Order(NamedTuple):
     fingerprint: str
     request: str  #: method and path, printable, for people
     also: tuple[str, ...] = ()  #: other fingerprints that count as the same: see ``forms``
-    stale: bool = False  #: its form is older than a record lives, so that may be gone
+    stale: bool = False  #: its form is older than a record lives, so its record may be gone
     guest: bool = False  #: no login has checked its owner: GUEST_TTL and GUEST_MAX_RESPONSE
 
     def same(self, fingerprint: str) -> bool:

@@ -81,8 +81,8 @@ class RedisOrderRecords:
         return self._perform(self._starting(record, fence, replaces=replaces))
 
     def finish(self, record: Record, fence: int) -> Any:
-        """Write the end over the claim with this fence, or in place of an expired one under its
-        lease. False if neither is there."""
+        """Write the end over the claim with this fence; if that has expired, only while the lease
+        is held. Otherwise False."""
         name = lock_name_of(record.key)
         return self._perform(self._records.finish(name, fence, _payload(record), record.left))
 

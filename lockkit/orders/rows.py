@@ -56,7 +56,7 @@ _BOUND = (
 )
 _UNBOUND = "RETURNING set_config('lock_timeout', current_setting('lockkit.before'), true)"
 """For PostgreSQL: an empty text which, when it is computed, limits the waits of its statement, and
-a clause that restores the old limit. As statements of their own they would take much longer."""
+a clause that restores the old limit. Separate statements would add half the time of an INSERT."""
 
 LEAST_MS = 100  # with less, PostgreSQL may give up on a free key: a table grows under a lock
 LOCK_NOT_AVAILABLE, DIVISION_BY_ZERO = "55P03", "22012"
@@ -133,9 +133,9 @@ def insert(database: Database, record: Record, *, replaces: bool, wait: float) -
     """Insert a record; ``replaces``: delete an expired one first. A key that exists is an error.
 
     Raises StillRunningError after ``wait`` seconds if another transaction has inserted the key and
-    has not ended. The connection's own limit of waits applies again afterwards. On PostgreSQL this
-    limit is at least 0.1 seconds; on MariaDB and MySQL it is in whole seconds, at least one. These
-    two report a deadlock if several tries waited for one that failed: this is a DuplicateKeyError.
+    has not ended; afterwards the connection's own limit applies again. ``wait`` is at least 0.1
+    seconds on PostgreSQL, and whole seconds, at least one, on MariaDB and MySQL. These two report a
+    deadlock if several tries waited for one that failed: this is a DuplicateKeyError.
 
     It must be the first write of its transaction: SQLite's driver begins a transaction only at the
     first write, and a SAVEPOINT before that would be a transaction itself. The transaction must be
@@ -160,7 +160,8 @@ def insert(database: Database, record: Record, *, replaces: bool, wait: float) -
 
 
 def update(database: Database, record: Record, was: str = RUNNING, *, commit: bool = False) -> None:
-    """Write the end of an order into the row that ``insert`` made. ``commit``: as for ``run``.
+    """Write the end of an order into the row that ``insert`` made. ``commit``: as for ``run``; only
+    with the usual ``was``.
 
     Raises RuntimeError if the row is gone, or its state is not ``was``. COMMIT may be sent along,
     so the statement itself must fail: ``finish`` divides by zero if it finds no running row.
@@ -229,7 +230,7 @@ def _bounded(database: Database, seconds: float) -> Iterator[None]:
 
 
 def is_plain(connection: Any) -> bool:
-    """Whether ``send`` may be used: psycopg 3, UTF-8, no pipeline, a BEGIN without options."""
+    """Whether ``send`` may be used: psycopg 3, UTF-8, no pipeline, no READ ONLY or DEFERRABLE."""
     pgconn = getattr(connection, "pgconn", None)
     if pgconn is None or pgconn.pipeline_status:
         return False

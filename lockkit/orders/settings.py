@@ -59,12 +59,12 @@ class OrderSettings:
     namespace: str = ""  #: separates applications that share a store of records
     scope: str | None = None  #: dotted path of callable(request) -> str | None: the owner
     tenant: str | None = None  #: dotted path of callable(request) -> str | None: the tenant
-    authorize_replay: str | None = None  #: dotted path of callable(request) -> bool: may repeat
+    authorize_replay: str | None = None  #: dotted path of callable(request) -> bool: replay or not
     ttl: float = 86400.0  #: a record lives so many seconds
     max_request: int = 1024 * 1024  #: of a request's body; a larger one is 413
     max_response: int = 256 * 1024  #: of a stored body
     guest_ttl: float = 3600.0  #: the TTL for owners without a login, never more than ``ttl``
-    guest_max_response: int = 16 * 1024  #: the same without a login, at most ``max_response``
+    guest_max_response: int = 16 * 1024  #: ``max_response`` without a login, if it is less
     wait: float = 2.0  #: seconds that a duplicate waits for the running try
     max_waiters: int = 16  #: duplicates that wait at one time, per process
     using: str | None = None  #: database of the records; None: the routers choose

@@ -63,7 +63,7 @@ class Table(ABC):
 
 def _look(database: Database, which: str, value: object) -> Sequence[Sequence[Any]]:
     """Rows for ``_recorded``, with empty bodies, because only the type of a body counts. SQLite's
-    SUBSTR makes NULL of an empty body. SQLite's texts are read as bytes, because they may be any.
+    SUBSTR makes NULL of an empty body. SQLite's texts are read as bytes: they may hold any bytes.
     """
     names = [quoted(database.vendor, name) for name in COLUMNS[:-1]]
     if database.vendor == "sqlite":

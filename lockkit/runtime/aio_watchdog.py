@@ -116,8 +116,8 @@ class AsyncWatchdog(BaseWatchdog):
             await asyncio.sleep(1.0)
 
     def _passed(self, task: asyncio.Task[None]) -> None:
-        """A pass has ended. The task's callback says so, and not its last line, because an eager
-        task may end before ``_task`` is set."""
+        """Called when a pass has ended: as the task's callback, and not in its last line, because
+        an eager task may end before ``_task`` is set."""
         if self._task is task:
             self._task = None
             # If all tasks are cancelled, the loop may be about to end: start none at once.

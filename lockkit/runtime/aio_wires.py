@@ -87,7 +87,7 @@ class ThreadWire(AsyncLocalWire):
             await asyncio.wait([ended])
         turn = Future[None]()
         try:
-            self._note(route, turn)  # first: when the call has begun, an interrupt may come
+            self._note(route, turn)  # before the call begins: an interrupt may come just after
             future = self._threads(lane).submit(_make, function, turn)
             self._note(route, future)
         except BaseException:

@@ -197,7 +197,7 @@ def new_token() -> str:
 
 
 def operator(by: str) -> str:
-    """The text by which a holder reads who broke its lease. If ``by`` is empty: this process."""
+    """The text that tells a holder who broke its lease. If ``by`` is empty: this process."""
     return _printable(by) or str(owner(""))
 
 
@@ -215,7 +215,7 @@ def after_fork(method: Callable[[], Any]) -> None:
 
 
 def around_fork(before: Callable[[], Any], in_parent: Callable[[], Any]) -> None:
-    """Have bound methods called: ``before`` each fork, and ``in_parent`` after it, twice.
+    """Have bound methods called: ``before`` once, ahead of each fork; ``in_parent`` twice after it.
 
     A fork made in C, such as uWSGI's, does not call them: the child must not rely on them.
     """

@@ -28,7 +28,7 @@ class _Waiter:
         self.token = token
         self.signal = Signal()
         self.alive = 0.0  #: it counts until then: an interrupted waiter may stay in the queue
-        self.asks = False  #: a request is under way, and the store may grant it
+        self.asks = False  #: the store was asked, and may have granted it or still do so
 
 
 class FairQueue(Waited):

@@ -45,7 +45,7 @@ from lockkit.stores.wires import AsyncWire
 T = TypeVar("T")
 
 _EPOCH = time.time() - now()
-"""Added to the monotonic clock, it gives wall-clock time, as the fences of the other stores do."""
+"""Seconds to add to the monotonic clock for wall-clock time, on which other stores base fences."""
 
 
 class MemoryStore(Pushed, Fenced, Shared, Reentrant, Buried, Listed, ProcessLocal):

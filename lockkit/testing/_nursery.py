@@ -1,6 +1,6 @@
 """A process that forks the agents of a store. It has imported the store, and has no client.
 
-Agents are forked: starting Python and importing a driver takes longer than most orders to one.
+Agents are forked, because starting Python and importing a driver takes longer than most orders.
 """
 
 from __future__ import annotations

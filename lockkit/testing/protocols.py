@@ -1,4 +1,4 @@
-"""The members that both APIs share, as blocking calls. ``blocking`` gives them to asyncio."""
+"""The members that both APIs share, as blocking calls. ``blocking`` wraps asyncio to have them."""
 
 from __future__ import annotations
 

@@ -60,10 +60,10 @@ _added: dict[str, Catalogue] = {}
 def add(language: str, path: str | os.PathLike[str]) -> None:
     """Use the catalogue in this file for a language such as ``fr`` or ``pt-br``.
 
-    It takes precedence over lockkit's own catalogue of that language, which fills its gaps. In
-    other languages, a refusal that lacks a text is shown in English. Raises OSError, and ValueError
-    if the file is not TOML, has a value that is not in a table, or has a text with a placeholder
-    that cannot be filled in.
+    It takes precedence over lockkit's own catalogue of that language, which fills its gaps. If
+    lockkit has none, a refusal that lacks a text is shown in English. Raises OSError, and
+    ValueError if the file is not TOML, has a value that is not in a table, or has a text with a
+    placeholder that cannot be filled in.
     """
     tag = _tag(language)
     with open(path, "rb") as file:

@@ -198,7 +198,7 @@ def request_label(method: str, path: str) -> str:
 
 _SAFE = "/:@!$&'()*+,;=-._~"
 _PLAIN = re.compile(f"[A-Za-z0-9{re.escape(_SAFE)}]*")
-"""A path that needs no escapes, as most."""
+"""A path that needs no escapes, like most."""
 
 
 def _wrong_request(error: FieldError) -> Refusal:

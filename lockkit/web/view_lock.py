@@ -64,7 +64,7 @@ class ViewSettings:
     """LOCKKIT_VIEWS, validated."""
 
     timeout: float | None = 2.0  #: seconds a request waits; 0: not at all; None: for ever
-    busy_status: int = 423  #: the answer if the lock is not granted in time
+    busy_status: int = 423  #: status of the answer if the lock is not granted in time
     max_waiters: int | None = 8  #: requests of this process that may wait; None: any number
 
 
@@ -116,7 +116,7 @@ class ViewLock(Generic[OnBusy]):
         self._names = [name if callable(name) else _template(name) for name in names]
         self.templates = [name for name in self._names if isinstance(name, Template)]
         fields = [field for each in self.templates for field in each.fields]
-        self.needs_user = any(field.source == "user" for field in fields)  #: may be a query
+        self.needs_user = any(field.source == "user" for field in fields)  #: reading it may query
         self.timeout = timeout if timeout is UNSET else check_timeout("timeout", timeout)
         ttl = ttl if ttl is UNSET else check_ttl("ttl", ttl)
         self.alias = alias

@@ -39,10 +39,11 @@ def unknown_check(view: Any, method: str, below: Any = None) -> str | None:
         return _unknown_below(view, method, below)
     if ninja_operation(start, method) is not None or (below is not None and hasattr(start, "cls")):
         return "the authentication of its framework"
-    unknown = cls and unknown_in_class(cls, CLASSES, ENTRIES)
     around = unknown_wrapper([start], lambda each: _test_of(each) or _is_harmless(each), _is_plain)
+    if cls is None:
+        return around
     inside = unknown_wrapper(functions_of(start, method), _is_harmless, _is_plain)
-    return unknown or around or inside
+    return unknown_in_class(cls, CLASSES, ENTRIES) or around or inside
 
 
 def _unknown_below(view: Any, method: str, below: Any) -> str | None:

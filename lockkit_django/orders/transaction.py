@@ -206,7 +206,7 @@ class SharedTransaction(OrderInDatabase):
     def _mark(self, rollback: bool) -> None:
         """Replaces ``set_rollback`` of the connection. DRF calls that if a view raises, even an
         exempt one: DRF takes the order's transaction for that of ATOMIC_REQUESTS. There are two
-        calls if a project's exception handler has DRF call it, and then calls DRF's handler."""
+        calls if a project's exception handler calls DRF's ``set_rollback``, then DRF's handler."""
         caller = str(sys._getframe(1).f_globals.get("__name__"))
         if not self._connection.needs_rollback:
             self._marked_by = caller
@@ -215,7 +215,7 @@ class SharedTransaction(OrderInDatabase):
         type(self._connection).set_rollback(self._connection, rollback)
 
     def _commit(self, response: Any, record: Record | None) -> Any:
-        """COMMIT, with the record. ``record``: None to delete what was written at the begin."""
+        """COMMIT, with the record. ``record``: None to delete what ``begin`` has written."""
         self.undone = True
         self.check_leases()
         try:

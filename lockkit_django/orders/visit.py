@@ -263,8 +263,8 @@ def open_order(request: HttpRequest) -> OpenOrder | None:
 
 
 async def entered(visit: Visit, runner: Runner, *, begin: bool) -> Any:
-    """The answer to the request; None if the view is to be called, and then an order is open now.
-    ``begin=False``: BEGIN is left to the view's own lock."""
+    """The answer to the request; None if the view is to be called. If the request is an order, the
+    order is open then. ``begin=False``: BEGIN is left to the view's own lock."""
     opened = await gate.enter(visit, runner)
     if not isinstance(opened, OpenOrder):
         return opened

@@ -98,7 +98,7 @@ def _remove_locks(database: str) -> None:
 
 
 def _tests_run() -> bool:
-    """Whether ``setup_test_environment()`` was called. Django keeps its state in that class."""
+    """Whether ``setup_test_environment()`` was called: Django notes that in ``_TestState``."""
     module = sys.modules.get("django.test.utils")
     return hasattr(getattr(module, "_TestState", None), "saved_data")
 

@@ -49,7 +49,7 @@ def _pool_of_cache(alias: str) -> Any:
     except InvalidCacheBackendError as error:
         extra = "for django-redis: pip install 'lockkit[django-redis]'"
         raise DriverMissing(f"the cache {alias!r}: {error} ({extra})") from error
-    except (AttributeError, NotImplementedError):  # the latter: a ShardClient has several pools
+    except NotImplementedError:  # a ShardClient has several pools
         pass
     except Exception as error:  # noqa: BLE001  of the cache or a driver; its text may show the URL
         kind = type(error).__name__

@@ -165,7 +165,7 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
         return response
 
     async def _run_in_order(self, call: _Call, lease: AnyLease | AnyAsyncLease) -> Any:
-        """Run the view in the order's transaction, and in those of ATOMIC_REQUESTS elsewhere."""
+        """Run the view in the order's transaction, and in ATOMIC_REQUESTS on other databases."""
         if has_lock_below(call.view, call.http):  # the innermost lock begins the transaction
             return await call.answer()
         answer = await call.pending.resume(in_thread=call.in_thread)

@@ -78,8 +78,8 @@ class _OfSession(Transaction):
         return keeper is self and self._session.in_transaction()
 
     def refuse_snapshot(self, name: str) -> None:
-        """End the transaction if it has only read. If it must stay, raise OpenTransaction if it has
-        an old snapshot."""
+        """End the transaction if it has only read. If it must stay, raise OpenTransaction if its
+        isolation level keeps a snapshot."""
         if not db_session.is_to_stay(self._session):
             db_session.end_if_begun(self._session)
             return

@@ -279,7 +279,7 @@ def _after_begin(session: Session, _: SessionTransaction, connection: Connection
 def _note_statement(
     whose: Callable[[], Session | None], _conn: object, _cursor: object, sql: str, *_: object
 ) -> None:
-    """Keep a text for ``_meaning``. If there are too many, keep "" alone: it counts as a change."""
+    """Keep a text for ``_meaning``. If all are too long, keep "" alone: it counts as a change."""
     said = _said_in(session) if (session := whose()) else {}
     if sql not in said:
         said[sql] = len(sql) + next(reversed(said.values()), 0)

@@ -103,7 +103,7 @@ class OrderTable(Table):
         """The record, read outside of any transaction."""
         self.refuse_earlier()
         with typed_errors(), self.engine.connect() as connection:
-            if connection.dialect.name == "postgresql":  # saves the round trips of BEGIN and COMMIT
+            if connection.dialect.name == "postgresql":  # saves the round trips of BEGIN, ROLLBACK
                 connection.execution_options(isolation_level="AUTOCOMMIT")
             return rows.find(Sql(connection), key)
 

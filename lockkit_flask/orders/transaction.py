@@ -50,7 +50,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
     _session_before: tuple[dict[str, Any], bool] | None = None
 
     def begin(self) -> None:
-        """BEGIN, and write the record: a second runner that holds no lock waits here for the first.
+        """BEGIN, and write the record: a second try at the same time waits here for the first.
 
         From now on the sessions of the app work inside the transaction.
         """

@@ -422,6 +422,7 @@ def test_an_interrupt_anywhere_leaves_nothing(client: Redis, waits: bool) -> Non
 
 
 def test_an_interrupt_is_raised_even_if_the_server_is_down(redis_server: RedisServer) -> None:
+    redis_server.flush()
     with FaultProxy("127.0.0.1", redis_server.port) as proxy:
         client = Redis(port=proxy.port, socket_timeout=10, retry=Retry(NoBackoff(), 0))
 
@@ -440,13 +441,14 @@ def test_an_interrupt_is_raised_even_if_the_server_is_down(redis_server: RedisSe
 async def test_a_cancellation_is_raised_even_if_the_server_is_down(
     redis_server: RedisServer,
 ) -> None:
+    redis_server.flush()
     with FaultProxy("127.0.0.1", redis_server.port) as proxy:
         retry = redis.asyncio.retry.Retry(NoBackoff(), 0)
         client = AsyncRedis(port=proxy.port, socket_timeout=10, retry=retry)
 
         class Cancelled(AsyncLock):
-            async def do_acquire(self, *args: Any, **kwargs: Any) -> Any:
-                await super().do_acquire(*args, **kwargs)
+            def _taken(self, *args: Any) -> None:
+                super()._taken(*args)
                 proxy.refuse()
                 proxy.cut()
                 raise asyncio.CancelledError

@@ -160,7 +160,7 @@ def _handed(client: lockkit.LockClient, name: str) -> lockkit.Lease:
 def _waiting() -> int:
     return sum(
         type(thing) is WaitingClaim for thing in gc.get_objects()
-    )  # not its __class__: lazy objects lie
+    )  # isinstance would wake lazy objects
 
 
 async def test_silence_does_not_end_a_subscription(redis_server: RedisServer) -> None:

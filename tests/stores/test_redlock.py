@@ -27,7 +27,7 @@ from lockkit.model.errors import (
 )
 from lockkit.model.types import Grant, Release
 from lockkit.stores.redlock import wire
-from lockkit.stores.redlock.node import Node
+from lockkit.stores.redlock.node import NodeRequests
 from lockkit.stores.redlock.votes import together
 from lockkit.testing.blocking import AnyClient, AnyLease, Api, BlockingClient, connect
 from lockkit.testing.conformance.base import at_least_once, eventually
@@ -261,7 +261,7 @@ def test_a_lost_vote_does_not_spoil_the_next_one(
 
 def test_a_vote_that_is_taken_back_late_takes_no_later_vote(client: AnyClient) -> None:
     """Its release was held up on another connection; meanwhile the same token was asked again."""
-    request, node = claim("a"), Node("lockkit", 0)
+    request, node = claim("a"), NodeRequests("lockkit", 0)
     assert of_all(client, lambda: node.acquire(request, 1)) == [30_000] * 5
     assert min(of_all(client, lambda: node.acquire(request, 2))) > 0
     assert of_all(client, lambda: node.release(request, 1, unsure=False)) == [0] * 5
@@ -269,7 +269,7 @@ def test_a_vote_that_is_taken_back_late_takes_no_later_vote(client: AnyClient) -
 
 
 def test_a_vote_that_was_taken_back_before_it_came_is_none(client: AnyClient) -> None:
-    request, node = claim("a"), Node("lockkit", 0)
+    request, node = claim("a"), NodeRequests("lockkit", 0)
     assert of_all(client, lambda: node.release(request, 1, unsure=False)) == [0] * 5
     assert of_all(client, lambda: node.acquire(request, 1)) == [0] * 5
     assert of_all(client, lambda: node.acquire(request, 2)) == [30_000] * 5

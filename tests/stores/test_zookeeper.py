@@ -601,7 +601,7 @@ def test_a_server_that_grants_more_than_the_ttl_is_told_of(
         client.lock("stock") as lease,
     ):
         assert 0 < lease.remaining() <= 8
-        assert "followed after 10 s" in caplog.text
+        assert "a process that dies are free after 10 s" in caplog.text
 
 
 def test_a_lease_of_a_blocked_event_loop_ends_at_its_ttl(url: str) -> None:

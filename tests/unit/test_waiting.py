@@ -1,4 +1,4 @@
-"""The flows, step by step: what they ask for when replies are lost, late, or interrupted."""
+"""Waiting, step by step: what they ask for when replies are lost, late, or interrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flows of several claimants over the store in memory, and a network that does what it likes.
+"""Several claimants over the store in memory, and a network that does what it likes.
 
 Requests are lost, delayed and repeated, replies are lost, claimants are cancelled, leases expire
 and are broken. There is one clock, the store's as well, so a claimant that believes it holds the

@@ -2,7 +2,7 @@
 
 redis-py makes and authenticates them; the exchange is done on the connection itself, because the
 client's layers above it cost half as much again as the round trip. Nothing is retried here: only
-the flow does so, with the same token.
+``engine.waiting`` does so, with the same token.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Line(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._is_over = False
         self._loop = asyncio.get_running_loop()
-        self.hear: Callable[[Any], None] | None = None  #: takes unasked replies
+        self.hear: Callable[[Any], None] | None = None  #: takes replies that nobody asked for
         self.on_end: Callable[[], None] | None = None
         self._transport.set_protocol(self)
 

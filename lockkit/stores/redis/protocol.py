@@ -95,8 +95,8 @@ class Packed(ABC):
     def _claim(
         self, script: Script, request: Request, arguments: int, rest: bytes, first: bytes = b""
     ) -> Command:
-        """``arguments``: how many the token, ``first`` before it and ``rest`` after it are. The
-        latter two are packed already."""
+        """``arguments``: the number of arguments in ``first``, the token and ``rest``, in this
+        order. ``first`` and ``rest`` are packed already."""
         head = script.heads.get(request.name) or self._head(script, request.name, arguments)
         token = request.token.encode()
         size = TOKEN_SIZE if len(token) == TOKEN_LENGTH else b"$%d\r\n" % len(token)
@@ -186,7 +186,7 @@ class Protocol(Packed):
     def extend(self, requests: Sequence[Request]) -> Iterator[tuple[Command, list[int]]]:
         """One or more commands per bucket, each with the positions of its requests.
 
-        The mutexes that are renewed together mostly have one ttl and number, then sent only once.
+        The mutexes that are renewed together mostly have the same ttl and number: sent only once.
         """
         batches: dict[tuple[int, float, int], list[int]] = {}
         for position, request in enumerate(requests):

@@ -28,8 +28,8 @@ from lockkit.stores.redis.settings import Maker, maker
 PORT = 26379
 EXAMPLE = "redis+sentinel://user:password@sentinel1:26379,sentinel2,sentinel3/service"
 PATIENCE = 0.5
-"""Seconds to wait for a Sentinel. A shorter socket_timeout of the servers applies instead, and so
-does any socket_timeout in OPTIONS['sentinel']."""
+"""Seconds to wait for a Sentinel. A shorter socket_timeout in OPTIONS applies instead, and so does
+any in OPTIONS['sentinel']."""
 
 
 class MasterSettings(NamedTuple):
@@ -128,7 +128,7 @@ def _reason(error: BackendError) -> str:
 
 
 def _read(reply: Any) -> MasterReply | None:
-    """The answer; None: this Sentinel takes the master to be down, or knows none."""
+    """The answer; None: this Sentinel takes the master to be down."""
     texts = [text_of(part) for part in reply]
     state = dict(zip(texts[::2], texts[1::2], strict=False))
     flags = state.get("flags", "").split(",")

@@ -35,9 +35,10 @@ SOCKET_TIMEOUT = 2.0
 class Maker:
     """Makes connections as a pool of redis-py would. They are not connected yet; no I/O.
 
-    The pool itself would make a hundred at most by default, because it is meant to take them back,
-    but lockkit keeps its own. They speak RESP 2, whatever the pool speaks: scripts reply with
-    nothing newer, and subscriptions then need no push parser.
+    The pool itself makes ``max_connections`` at most (in newer releases a hundred by default),
+    because it is meant to take them back, but lockkit keeps its own. They speak RESP 2,
+    whatever the pool speaks: scripts reply with nothing newer, and subscriptions then need no push
+    parser.
     """
 
     def __init__(self, pool: Any) -> None:

@@ -54,7 +54,7 @@ class _Node:
         self._line: Line | None = None
         self._attempt: asyncio.Task[Line] | None = None
         self._since = 0.0  #: when the attempt began
-        self._failure: tuple[LockError | None, float] = None, 0.0  #: of the last one; when it ended
+        self._failure: tuple[LockError | None, float] = None, 0.0  #: of the last try, and its end
 
     def ask(self, payload: bytes | list[bytes]) -> asyncio.Future[Any]:
         line = self._line

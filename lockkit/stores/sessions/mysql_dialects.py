@@ -75,7 +75,8 @@ class GetLock(MySQL):
 
     def is_undecided(self, rows: Rows) -> bool:
         """GET_LOCK returns NULL if a KILL QUERY came, perhaps for the statement before it. On a
-        server that is read only, it is not called, and the reply is NULL as well."""
+        server that is read only, it is not called, and the reply is NULL as well: a new connection
+        is refused for that reason."""
         return rows[0][1] is None
 
     def join(self, key: str) -> str:

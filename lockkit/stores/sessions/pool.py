@@ -210,8 +210,8 @@ class Sessions:
         return None
 
     def _sweep(self) -> None:
-        """End sessions whose lease nobody has renewed or released in time: the server has ended
-        them as well."""
+        """End sessions that no claim has used in time. The server has ended them as well, if it
+        ends silent sessions."""
         moment = now()
         for route, session in list(self._pinned.items()):
             if session.until + GRACE < moment and not session.is_used:
@@ -224,8 +224,8 @@ class Sessions:
 
 
 class Parting:
-    """A context in which an error ends the session of the claim, unless the session waits for the
-    lock: its reply may still come."""
+    """A context in which an error ends the session of the claim. It does not if a reply may still
+    come: after an OutcomeUnknown or an interrupt, or while the session waits for the lock."""
 
     def __init__(self, sessions: Sessions, sql: Dialect, route: Route) -> None:
         self._sessions, self._sql, self._route = sessions, sql, route

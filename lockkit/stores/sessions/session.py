@@ -79,7 +79,7 @@ class Session:
         return bool(self._turns)
 
     def keeps(self, ttl: float, since: float) -> None:
-        """Note that the server ends it when it is silent for ``ttl`` seconds, since that moment."""
+        """Note that the server ends it once it is silent for ``ttl`` seconds after ``since``."""
         self.ttl, self.until = ttl, since + ttl
 
     def is_told(self, ttl: float | None) -> None:

@@ -272,8 +272,8 @@ class SessionStore(Attempts, Sessioned):
         return done
 
     def _bury(self, route: Route, own: Route, session: Session, seconds: float = 0.0) -> Step[bool]:
-        """End a claim's former session, over ``session``, which serves ``own``. It holds the lock
-        until it is gone: wait for that, for ``seconds`` at most. If the server refuses, its silence
+        """End a claim's former session, over ``session``, which serves ``own``. The former one has
+        the lock until it is gone: wait up to ``seconds`` for that. If the server refuses, silence
         ends it. A pooler's is left alone: it was freed, and may be somebody else's by now."""
         remains, over = self._sessions.remains(route), session.connection
         if remains is not None and over is not None:

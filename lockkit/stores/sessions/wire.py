@@ -41,7 +41,8 @@ class AsyncSessionWire(ThreadWire):
             return await arun(payload(), self)
         if payload.lane is Lane.ASKING:
             return await super().exchange(exchange)
-        return await self._called(payload.lane, payload.function, exchange.route)  # however late
+        # Sent already, so it waits for its turn however long: only Lane.ASKING gives up.
+        return await self._called(payload.lane, payload.function, exchange.route)
 
 
 async def _readable_for_task(wanted: Ready) -> None:

@@ -57,7 +57,7 @@ class Connection(ABC):
     """Says whether the socket can be read from."""
 
     ends_in_time = False
-    """Whether it gives up a server that hangs by itself. Otherwise ``guard`` ends its steps."""
+    """Whether it gives up a hanging server by itself. Otherwise ``guard`` ends its steps."""
 
     brings_messages = False
     """Whether it can receive messages: see ``Connector.listen``."""
@@ -235,7 +235,8 @@ class OneConnection:
             connection.close()
 
     def _before_fork(self) -> None:
-        """Wait until no thread is in a step, and close the connection, before the process forks.
+        """Before a fork: wait until no thread is in a step, for FORK_WAIT s at most, and close the
+        connection. If the wait was in vain, the connection stays open.
 
         SQLite notes in memory which file locks its process has. A child inherits the notes but not
         the locks: if it opens the same file, it believes that it has them.

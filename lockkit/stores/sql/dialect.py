@@ -12,7 +12,8 @@ from lockkit.stores.sql.codec import WHOLE
 _STATEMENT = re.compile(r"^-- name: (\w+)\n(.*?)(?=^-- name:|\Z)", re.DOTALL | re.MULTILINE)
 
 MOST = str(WHOLE - 1)
-"""The greatest number that lockkit writes. A row with a greater one counts as damaged."""
+"""The greatest number that lockkit writes. A row with a greater one counts as damaged: no claim
+takes, frees or changes it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from lockkit.stores.sql.inbox import Inbox
 from lockkit.stores.sql.pushed import PushedTable
 
 FEW: Final = 10
-"""So many hints fit into a socket on every system. If as many come at once, others may have been
-dropped."""
+"""This number of hints fits into a socket on every system. If as many come at once, others may have
+been dropped."""
 
 DOUBT: Final = 60.0
 """Seconds for which waiters poll after a hint should have come and did not."""

@@ -253,8 +253,8 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
         return reply
 
     def _extend_each(self, names: dict[str, list[Request]], told: dict[str, list[Renewal]]) -> None:
-        """Rows that cannot be read, or one that somebody has locked, do not keep the others from
-        being renewed. If a second row fails otherwise, or the only one, the rest are given up."""
+        """A row that cannot be read does not keep the others from being renewed, nor does one other
+        failure (a locked row). After a second one, or the only row's, the rest are given up."""
         failed = len(names) == 1
         ordered = sorted(names, key=lambda name: -(*self._refused, name).index(name))
         for start in range(0, len(ordered), READ_AT_ONCE):

@@ -45,7 +45,7 @@ class Vendor(ABC):
     """What a server's errors mean, and what a new connection to it needs."""
 
     name: ClassVar[str]
-    """The name of the file with its statements, by which SQLAlchemy and Django know it, too."""
+    """The name of the file with its statements."""
 
     missed: ClassVar[frozenset[str]]
     """Codes of statements that were not applied because somebody else was in the way. They are

@@ -74,9 +74,8 @@ class Sessions:
     def _exchanging(self, exchange: Exchange) -> Step[Reply]:
         (requests, patience, only, is_claim), route = exchange
         session = only or self._of(route, is_claim=is_claim)  # type: ignore[arg-type]  # a number
-        if (
-            only is not None and session.is_over
-        ):  # of a new one that has failed, ``failure`` says why
+        # Only for a given session: of a new one that has failed, ``failure`` says why, below.
+        if only is not None and session.is_over:
             raise SessionEnded("the session in ZooKeeper is over")
         if not session.is_open:
             session.begin()

@@ -2,6 +2,7 @@
 
 ::
 
+    import pytest
     from lockkit.stores.redis import RedisStore
     from lockkit.testing.conformance import StoreConformance
     from lockkit.testing.servers import RedisServer
