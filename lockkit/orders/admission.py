@@ -77,7 +77,7 @@ class Admission:
 
     async def _enter(self, found: Record | None, *, key_decides: bool) -> Decision:
         """Take the lock, or wait for it; then look again, because what was found before may be
-        outdated. There is no second look if the lock was free, no try was found running, and the
+        outdated. It does not look if the lock was free, no try was found running, and the
         record is written before the view, which reveals a duplicate."""
         try:
             lease = await self._acquire(0) if self._locks else NO_LEASE
