@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -29,6 +30,9 @@ TRIES = 3
 PATIENT = 30.0
 MOMENT = 0.005
 MOST = 2000
+
+
+_numbers = itertools.count(1)
 
 
 @contextmanager
@@ -94,10 +98,12 @@ def plain_keys(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @contextmanager
 def zookeeper(request: pytest.FixtureRequest) -> Iterator[str]:
+    """One server for all tests of a process: to start it takes as much CPU as a test."""
     request.getfixturevalue("other_servers")
-    with ZooKeeperServer() as server, pytest.MonkeyPatch.context() as patch:
+    server = request.getfixturevalue("servers")(ZooKeeperServer)
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lockkit.stores.zookeeper.settings.CONNECT_TIMEOUT", 5.0)
-        yield server.url
+        yield f"{server.url}/interrupts-{next(_numbers)}"
 
 
 @contextmanager
