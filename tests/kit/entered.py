@@ -24,7 +24,8 @@ def files_entered(call: Callable[[], Any]) -> Counter[str]:
     """How often a function of each file is called, in this thread and in those that it starts.
     Finalizers of older garbage do not count, nor threads that begin now but were started before."""
     found: Counter[str] = Counter()
-    others = {*threading.enumerate()}
+    # Also those that were made and have not begun: another thread starts the one of a client.
+    others = {*threading._dangling}  # type: ignore[attr-defined]
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         path = Path(frame.f_code.co_filename)

@@ -295,6 +295,15 @@ def test_a_cache_whose_client_cannot_be_made(scheme: str, options: dict[str, str
         locks["default"]
 
 
+def test_a_cache_whose_options_are_no_mapping() -> None:
+    entry = {"BACKEND": BACKENDS["django-cache"], "LOCATION": "redis://127.0.0.1:1", "OPTIONS": "x"}
+    with (
+        override_settings(CACHES={"default": entry}, LOCKKIT={"default": "django-cache://default"}),
+        pytest.raises(ConfigurationError, match="the cache 'default' cannot be "),
+    ):
+        locks["default"]
+
+
 @pytest.mark.parametrize("scheme", BACKENDS)
 def test_a_cache_whose_client_has_a_cache_of_its_own_is_refused(scheme: str) -> None:
     options: dict[str, Any] = {"protocol": 3, "cache_config": CacheConfig()}
