@@ -7,7 +7,7 @@ other, also after one whose task was cancelled.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from lockkit.engine.effects import Effect, Step
 from lockkit.model.errors import LockError
@@ -30,19 +30,19 @@ def together(works: Mapping[K, Step[R]]) -> Step[dict[K, R | Exception]]:
 
     An interrupt, which may be any exception, is not the error of one of them: it ends all."""
     each = {key: _caught(work) for key, work in works.items()}
+    firsts, results = dict[K, Effect](), dict[K, R | Exception]()
     try:
-        firsts = {key: _first(work) for key, work in each.items()}
-        results = {}
         for key, work in each.items():
-            results[key] = yield from _rest(work, firsts[key])
+            try:
+                firsts[key] = next(work)
+            except StopIteration as end:
+                results[key] = end.value
+        for key, effect in firsts.items():
+            results[key] = yield from _rest(each[key], effect)
         return results
     finally:
         for work in each.values():
             work.close()
-
-
-class _Over(NamedTuple):
-    value: Any
 
 
 def _caught(work: Step[R]) -> Step[R | Exception]:
@@ -52,23 +52,16 @@ def _caught(work: Step[R]) -> Step[R | Exception]:
         return error
 
 
-def _first(work: Step[Any]) -> Effect | _Over:
+def _rest(work: Step[R], wanted: Effect) -> Step[R]:
+    """Go on with a step that has yielded this effect."""
     try:
-        return next(work)
-    except StopIteration as end:
-        return _Over(end.value)
-
-
-def _rest(work: Step[R], wanted: Effect | _Over) -> Step[R]:
-    while not isinstance(wanted, _Over):
-        try:
+        while True:
             try:
                 reply = yield wanted
             except LockError as error:
                 wanted = work.throw(error)
             else:
                 wanted = work.send(reply)
-        except StopIteration as end:
-            wanted = _Over(end.value)
-    result: R = wanted.value
-    return result
+    except StopIteration as end:
+        result: R = end.value
+        return result
