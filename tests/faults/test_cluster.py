@@ -21,8 +21,8 @@ from lockkit.engine.effects import Step
 from lockkit.model.clock import now
 from lockkit.model.types import ClaimReply, Grant, Mode, Owner, Release, Request
 from lockkit.runtime.process import new_token
-from lockkit.stores.redis.layout import bucket_of
-from lockkit.stores.redis.slots import SLOTS, slot_of, slot_of_command
+from lockkit.stores.redis.layout import SLOTS, bucket_of, slot_of
+from lockkit.stores.redis.slots import slot_of_command
 from lockkit.testing.blocking import AnyClient, Api, connect
 from lockkit.testing.conformance.base import at_least_once, eventually
 

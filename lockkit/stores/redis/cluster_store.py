@@ -21,11 +21,12 @@ from lockkit.model.types import Finding, Page, Release, Renewal, Request
 from lockkit.stores.redis.cluster_wire import ClusterWire, ManyConnections
 from lockkit.stores.redis.failures import is_of_one
 from lockkit.stores.redis.hosts import Hosts, Node, read_hosts
+from lockkit.stores.redis.layout import slot_of
 from lockkit.stores.redis.listing import Cursor
 from lockkit.stores.redis.protocol import ALL_BUCKETS, Command, Protocol, pack
 from lockkit.stores.redis.scripts import look
 from lockkit.stores.redis.settings import maker
-from lockkit.stores.redis.slots import AT_ONCE, Slots, slot_of, slot_of_command
+from lockkit.stores.redis.slots import AT_ONCE, Slots, slot_of_command
 from lockkit.stores.redis.store import RedisStore
 from lockkit.stores.wires import AsyncWire
 

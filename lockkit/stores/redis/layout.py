@@ -14,6 +14,7 @@ import binascii
 
 VERSION = b"4"
 BUCKETS = 64
+SLOTS = 16384
 
 PREFIXES = b"lockkit:prefixes"
 """The key of the prefixes that clients lock with in this database. An operator who looks with
@@ -28,6 +29,12 @@ def encoded(name: str) -> bytes:
 def bucket_of(name: str) -> int:
     """CRC-16/XMODEM of the UTF-8 bytes, modulo 64."""
     return binascii.crc_hqx(encoded(name), 0) % BUCKETS
+
+
+def slot_of(key: bytes) -> int:
+    """The slot of a Cluster: CRC-16/XMODEM of the hash tag, or of the key, modulo 16384."""
+    tag = key.partition(b"{")[2].partition(b"}")
+    return binascii.crc_hqx(tag[0] if tag[0] and tag[1] else key, 0) % SLOTS
 
 
 class Keys:

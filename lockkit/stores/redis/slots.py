@@ -7,7 +7,6 @@ not applied, and goes where it should.
 
 from __future__ import annotations
 
-import binascii
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
@@ -18,9 +17,9 @@ from lockkit.engine.effects import Exchange, Park, Signal, Step
 from lockkit.model.errors import BackendError, BackendUnavailable, LockError, OutcomeUnknown
 from lockkit.stores.redis.failures import message_of
 from lockkit.stores.redis.hosts import Node, Remap, remapped, text_of
+from lockkit.stores.redis.layout import SLOTS, slot_of
 from lockkit.stores.redis.protocol import pack
 
-SLOTS = 16384
 ASKING = pack(b"ASKING")
 WITHOUT_KEY = frozenset({b"SCRIPT", b"PING", b"INFO", b"CONFIG", b"WAIT", b"CLUSTER"})
 
@@ -30,12 +29,6 @@ PAUSE, PATIENCE = 0.01, 2.0
 
 AT_ONCE = "at once"
 """The route of a request that is not retried while its slot moves."""
-
-
-def slot_of(key: bytes) -> int:
-    """CRC-16/XMODEM of the hash tag, or of the key, modulo 16384."""
-    tag = key.partition(b"{")[2].partition(b"}")
-    return binascii.crc_hqx(tag[0] if tag[0] and tag[1] else key, 0) % SLOTS
 
 
 def slot_of_command(packed: bytes) -> int | None:

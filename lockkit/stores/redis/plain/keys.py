@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import binascii
 from functools import lru_cache
 from itertools import count
 
-from lockkit.stores.redis.layout import encoded
+from lockkit.stores.redis.layout import SLOTS, encoded, slot_of
 
-SLOTS = 16384
 BESIDE = b"}:lockkit:plain:"
 """Between the hash tag and the key, in the name of what lies beside that key. A tag has no brace in
 it, so the key begins after the first of these."""
@@ -22,17 +20,13 @@ def tag_of(key: bytes) -> bytes:
     tag, end, _ = rest.partition(b"}")
     if brace and end and tag:
         return tag
-    return key if b"}" not in key else _tag_of_slot(_slot(key))
+    return key if b"}" not in key else _tag_of_slot(slot_of(key))
 
 
 @lru_cache(maxsize=SLOTS)
 def _tag_of_slot(slot: int) -> bytes:
     """A tag for a key that cannot stand in braces itself: the first number with this slot."""
-    return next(tag for tag in map(b"%d".__mod__, count()) if _slot(tag) == slot)
-
-
-def _slot(tag: bytes) -> int:
-    return binascii.crc_hqx(tag, 0) % SLOTS
+    return next(tag for tag in map(b"%d".__mod__, count()) if slot_of(tag) == slot)
 
 
 class PlainKeys:
