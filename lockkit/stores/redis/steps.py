@@ -14,7 +14,7 @@ from typing import Any, Self, cast
 import redis
 from redis.exceptions import NoScriptError
 
-from lockkit.engine.effects import Exchange, Park, Signal, Step, at_once
+from lockkit.engine.effects import Exchange, Listen, Park, Signal, Step, at_once
 from lockkit.engine.times import alive_for
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError, LockError
@@ -30,7 +30,7 @@ from lockkit.stores.redis.protocol import NO_CHANNEL, POLL, Command, pack
 from lockkit.stores.redis.replies import RELEASES, read_acquire, read_extend
 from lockkit.stores.redis.scripts import Language, call, look
 from lockkit.stores.redis.settings import SOCKET_TIMEOUT, Maker, maker
-from lockkit.stores.redis.subscription import Inbox, open_inbox
+from lockkit.stores.redis.subscription import Inbox
 from lockkit.stores.redis.wire import RedisWire
 from lockkit.stores.wires import AsyncWire
 
@@ -173,7 +173,8 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
         inbox = self.inbox
         if request.mode is not Mode.ENQUEUE or inbox.is_forbidden or inbox.expects(request.token):
             return False
-        yield from open_inbox(inbox)
+        if not inbox.is_open:
+            yield Listen(inbox)
         return True
 
     def asked(self, request: Request) -> Exchange | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from lockkit.engine.effects import Listen, Park, Signal, Step
+from lockkit.engine.effects import Park, Signal, Step
 from lockkit.model.clock import now
 from lockkit.stores.redis.protocol import pack
 from lockkit.stores.redis.pulse import Pulse
@@ -149,9 +149,3 @@ class Inbox:
         self._epoch += 1
         for claim in list(self._waiting.values()):
             claim.set()
-
-
-def open_inbox(inbox: Inbox) -> Step[None]:
-    """Subscribe, unless the inbox is open already or forbidden. Raises a BackendError."""
-    if not inbox.is_open and not inbox.is_forbidden:
-        yield Listen(inbox)
