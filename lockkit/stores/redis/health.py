@@ -71,31 +71,22 @@ def capacity() -> Step[list[Finding]]:
     policy = yield from _info(b"memory", "maxmemory_policy")
     most = yield from _info(b"memory", "maxmemory")
     if policy not in {None, "noeviction", ""}:
-        return [
-            Finding(
-                "capacity",
-                "records of orders fill the memory of the Redis server that also keeps locks; when "
-                f"it is full, the server evicts keys (maxmemory-policy {policy}): records, and "
-                "locks",
-                _OF_THEIR_OWN,
-            )
-        ]
-    if most not in {None, "0", ""}:
-        return [
-            Finding(
-                "capacity",
-                "records of orders fill the memory of the Redis server that also keeps locks, and "
-                f"it is bounded (maxmemory {most}): when it is full, no lock is granted",
-                _OF_THEIR_OWN,
-            )
-        ]
-    return []
-
-
-_OF_THEIR_OWN = (
-    "Keep the records in a Redis of their own: another lock alias for it, named in "
-    "LOCKKIT_ORDERS['ALIAS'] and used for nothing else."
-)
+        danger = (
+            "; when it is full, the server evicts keys "
+            f"(maxmemory-policy {policy}): records, and locks"
+        )
+    elif most not in {None, "0", ""}:
+        danger = f", and it is bounded (maxmemory {most}): when it is full, no lock is granted"
+    else:
+        return []
+    return [
+        Finding(
+            "capacity",
+            "records of orders fill the memory of the Redis server that also keeps locks" + danger,
+            "Keep the records in a Redis of their own: another lock alias for it, named in "
+            "LOCKKIT_ORDERS['ALIAS'] and used for nothing else.",
+        )
+    ]
 
 
 def server() -> Step[str | None]:
