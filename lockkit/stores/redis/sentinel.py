@@ -76,15 +76,11 @@ def _of_sentinels(one: AliasSettings, own: Mapping[str, Any]) -> AliasSettings:
         raise ConfigurationError("tls of the Sentinels must be True or False")
     address = rest.partition("?")[0].rpartition("@")[2]
     inherited = {key: value for key, value in one.options.items() if key.startswith("ssl_") and tls}
-    known.setdefault("socket_timeout", min(PATIENCE, _patience(one)))
+    where = f"OPTIONS['socket_timeout'] of {one.title}"
+    patience = check_ttl(where, one.options.get("socket_timeout", PATIENCE))
+    known.setdefault("socket_timeout", min(PATIENCE, patience))
     options = {**inherited, **known}
     return one._replace(location=f"redis{'s' * tls}://{address}", options=options)
-
-
-def _patience(one: AliasSettings) -> float:
-    value = one.options.get("socket_timeout", PATIENCE)
-    check_ttl(f"OPTIONS['socket_timeout'] of {one.title}", value)
-    return float(value)
 
 
 class MasterReply(NamedTuple):
