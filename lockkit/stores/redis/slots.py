@@ -68,23 +68,15 @@ class Slots:
         patience = 0.0 if route == AT_ONCE else PATIENCE
         if isinstance(payload, bytes):
             return (yield from self._send(slot_of_command(payload), payload, patience))
-        slots = [slot_of_command(packed) for packed in payload]
-        wanted = [slot for slot in dict.fromkeys(slots) if slot is not None]
-        if len(wanted) < 2:  # noqa: PLR2004
-            return (yield from self._send(wanted[0] if wanted else None, payload, patience))
-        return (yield from self._send_each(wanted, slots, payload, patience))
+        return (yield from self._send_each(payload, patience))
 
-    def _send_each(
-        self,
-        wanted: Sequence[int],
-        slots: Sequence[int | None],
-        payload: Sequence[bytes],
-        patience: float,
-    ) -> Step[list[Any]]:
+    def _send_each(self, payload: Sequence[bytes], patience: float) -> Step[list[Any]]:
         """Send the requests slot by slot. Those without a key go with those of each slot."""
+        slots = [slot_of_command(packed) for packed in payload]
+        wanted: list[int | None] = [slot for slot in dict.fromkeys(slots) if slot is not None]
         replies: list[Any] = [None] * len(payload)
         is_begun = False
-        for slot in wanted:
+        for slot in wanted or [None]:
             places = [i for i, found in enumerate(slots) if found in (slot, None)]
             try:
                 found = yield from self._send(slot, [payload[i] for i in places], patience)
