@@ -176,21 +176,14 @@ def exchange(connections: Connections, packed: Any) -> Any:
     return found[0] if is_alone else found
 
 
-def received(connection: Connection) -> bytes:
-    """Read what has come. Raises an OSError. Another thread may close the client of a shared pool,
-    and all its connections, at any moment."""
-    sock = connection._sock
-    data: bytes = sock.recv(CHUNK) if sock is not None else b""
-    if not data:
-        raise ConnectionError("closed")
-    return data
-
-
 def whole(replies: Replies, connection: Connection, data: bytes = b"") -> list[Any]:
     """The replies that have come, at least one; ``data`` is their beginning. Raises an OSError."""
     try:
         while not (found := replies.feed(data)):
-            data = received(connection)
+            sock = connection._sock  # another thread may close a pool, and all its connections
+            data = sock.recv(CHUNK) if sock is not None else b""
+            if not data:
+                raise ConnectionError("closed")
     except ValueError as error:
         raise ConnectionError("not a reply") from error
     return found
