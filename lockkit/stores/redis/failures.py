@@ -40,6 +40,20 @@ REFUSALS = {
     "TRYAGAIN": "the cluster is moving slots",
 }
 
+CODES = {
+    driver.ReadOnlyError: "READONLY",
+    driver.MasterDownError: "MASTERDOWN",
+    driver.BusyLoadingError: "LOADING",
+    driver.NoPermissionError: "NOPERM",
+    driver.OutOfMemoryError: "OOM",
+    driver.NoScriptError: "NOSCRIPT",
+    driver.MovedError: "MOVED",
+    driver.AskError: "ASK",  # MovedError is a subclass of it
+    driver.TryAgainError: "TRYAGAIN",
+    driver.ClusterDownError: "CLUSTERDOWN",
+}
+"""The code that redis-py strips from the message of an error, by the class of the error."""
+
 SENTINEL = "; is it a Sentinel? Then the URL begins with redis+sentinel://"
 
 FOR_GOOD = frozenset({"NOAUTH", "WRONGPASS", "NOPERM", "DB", "MOVED", "ASK"})
@@ -178,26 +192,10 @@ def forbids(error: LockError, command: str) -> bool:
 
 
 def message_of(error: Exception) -> str:
-    """The message as the server sent it. redis-py strips the code from some errors, and has a class
-    for each code instead."""
+    """The message as the server sent it: see CODES."""
     text = BEFORE_7.sub("", str(error))
-    for kind, code in (
-        (driver.ReadOnlyError, "READONLY"),
-        (driver.MasterDownError, "MASTERDOWN"),
-        (driver.BusyLoadingError, "LOADING"),
-        (driver.NoPermissionError, "NOPERM"),
-        (driver.OutOfMemoryError, "OOM"),
-        (driver.NoScriptError, "NOSCRIPT"),
-        (driver.MovedError, "MOVED"),
-        (driver.AskError, "ASK"),  # MovedError is a subclass of it
-        (driver.TryAgainError, "TRYAGAIN"),
-        (driver.ClusterDownError, "CLUSTERDOWN"),
-    ):
-        if isinstance(error, kind):
-            if text.startswith(code):
-                break
-            return f"{code} {text}"
-    return text
+    code = next((code for kind, code in CODES.items() if isinstance(error, kind)), "")
+    return text if text.startswith(code) else f"{code} {text}"
 
 
 def _refused(message: str) -> BackendError:
