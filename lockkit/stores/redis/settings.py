@@ -74,8 +74,14 @@ class Maker:
         return known.get("path") or f"{known.get('host', '')}:{known.get('port', '')}"
 
 
-def maker(settings: AliasSettings, pool: Any) -> Maker:
+def maker(
+    settings: AliasSettings,
+    pool: Any,
+    timeout: float = SOCKET_TIMEOUT,
+    connect_timeout: float | None = None,
+) -> Maker:
     """For the LOCATION and OPTIONS of an alias. ``pool``: the class, blocking or asyncio.
+    ``timeout``, ``connect_timeout``: unless the settings say otherwise.
 
     Raises ConfigurationError.
     """
@@ -86,8 +92,8 @@ def maker(settings: AliasSettings, pool: Any) -> Maker:
         OPTIONS[option](f"OPTIONS[{option!r}] of {settings.title}", value)
     _check_tls(settings)
     asked = options.pop("password") if callable(options.get("password")) else None
-    timeout = options.setdefault("socket_timeout", SOCKET_TIMEOUT)
-    options.setdefault("socket_connect_timeout", timeout)
+    timeout = options.setdefault("socket_timeout", timeout)
+    options.setdefault("socket_connect_timeout", connect_timeout or timeout)
     if _is_verified(settings):
         options.setdefault("ssl_check_hostname", True)  # old versions of redis-py do not
     try:

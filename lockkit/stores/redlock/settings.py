@@ -11,8 +11,7 @@ from lockkit.model.errors import ConfigurationError
 from lockkit.model.settings import AliasSettings
 from lockkit.stores.redis.settings import Maker, maker, own_option
 
-SOCKET_TIMEOUT = 0.5
-CONNECT_TIMEOUT = 2.0
+TIMEOUTS = {"timeout": 0.5, "connect_timeout": 2.0}
 RESTART_DELAY = 60.0
 LONGEST_DELAY = 24 * 3600.0
 
@@ -29,17 +28,13 @@ class Nodes:
     def __init__(self, settings: AliasSettings) -> None:
         self.restart_delay, settings = _delay(settings)
         scheme, _, rest = settings.location.partition("://")
-        where, _, query = rest.partition("?")
+        where, mark, query = rest.partition("?")
         authority, slash, path = where.partition("/")
         login, at, hosts = authority.rpartition("@")
-        words = [word for word in query.split("&") if word]
-        options = dict(settings.options)
-        for option, default in _timeouts(words).items():
-            options.setdefault(option, default)
         head = f"{'rediss' if scheme == 'redlocks' else 'redis'}://{login}{at}"
-        tail = f"{slash}{path}{'?' * bool(words)}{'&'.join(words)}"
+        tail = f"{slash}{path}{mark}{query}"
         self._settings = [
-            settings._replace(location=f"{head}{node}{tail}", options=options)
+            settings._replace(location=f"{head}{node}{tail}")
             for node in _nodes(settings.place, login, hosts)
         ]
         makers = self.makers()
@@ -48,12 +43,12 @@ class Nodes:
         self.patience: float = makers[0].arguments["socket_timeout"]  #: seconds for an answer
 
     def makers(self) -> list[Maker]:
-        return [maker(settings, redis.ConnectionPool) for settings in self._settings]
+        return [maker(each, redis.ConnectionPool, **TIMEOUTS) for each in self._settings]
 
     def async_makers(self) -> list[Maker]:
         import redis.asyncio
 
-        return [maker(settings, redis.asyncio.ConnectionPool) for settings in self._settings]
+        return [maker(each, redis.asyncio.ConnectionPool, **TIMEOUTS) for each in self._settings]
 
 
 def _nodes(where: str, login: str, hosts: str) -> list[str]:
@@ -91,10 +86,3 @@ def _number(text: str) -> float | str:
         return float(text)
     except ValueError:
         return text
-
-
-def _timeouts(words: list[str]) -> dict[str, float]:
-    """The default timeouts that the URL does not set."""
-    said = {word.partition("=")[0] for word in words}
-    known = {"socket_timeout": SOCKET_TIMEOUT, "socket_connect_timeout": CONNECT_TIMEOUT}
-    return {option: default for option, default in known.items() if option not in said}
