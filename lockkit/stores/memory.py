@@ -18,16 +18,7 @@ from lockkit.engine.last_words import SLOTS, Words, infos_of, last_words, words_
 from lockkit.model.clock import now
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.settings import AliasSettings
-from lockkit.model.types import (
-    Busy,
-    Gone,
-    Grant,
-    LockInfo,
-    Page,
-    Release,
-    Renewal,
-    Request,
-)
+from lockkit.model.types import Busy, Gone, Grant, LockInfo, Page, Release, Renewal, Request
 from lockkit.runtime import native, process
 from lockkit.runtime.wires import CallWire
 from lockkit.stores.contract import (

@@ -14,12 +14,7 @@ from functools import partial
 from typing import Any
 
 import redis
-from redis.exceptions import (
-    AuthenticationError,
-    BusyLoadingError,
-    RedisError,
-    ResponseError,
-)
+from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
 
 from lockkit.model.errors import LockError
 from lockkit.runtime import process

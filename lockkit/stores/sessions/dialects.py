@@ -14,12 +14,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import ClassVar
 
-from lockkit.model.errors import (
-    BackendUnavailable,
-    LockError,
-    MissingTable,
-    StoreRefused,
-)
+from lockkit.model.errors import BackendUnavailable, LockError, MissingTable, StoreRefused
 from lockkit.model.types import Finding
 from lockkit.stores.sessions.connection import Connection, Refused, Rows, Statement
 

@@ -14,25 +14,13 @@ from lockkit.engine.effects import Park, Step
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError
 from lockkit.model.settings import AliasSettings
-from lockkit.model.types import (
-    Busy,
-    Gone,
-    Grant,
-    Mode,
-    Release,
-    Renewal,
-    Request,
-)
+from lockkit.model.types import Busy, Gone, Grant, Mode, Release, Renewal, Request
 from lockkit.stores.contract import Buried, Capped, Durable, Fenced, Pushed, ServerClock, Sessioned
 from lockkit.stores.zookeeper.failures import SessionEnded, refused, told
 from lockkit.stores.zookeeper.nodes import Znode, guid_of
 from lockkit.stores.zookeeper.queue import ZooKeeperQueue, ask_of
 from lockkit.stores.zookeeper.record import encoded
-from lockkit.stores.zookeeper.requests import (
-    ask,
-    watch,
-    write,
-)
+from lockkit.stores.zookeeper.requests import ask, watch, write
 from lockkit.stores.zookeeper.settings import Configuration
 from lockkit.stores.zookeeper.wire import AsyncZooKeeperWire, ZooKeeperWire
 

@@ -15,11 +15,7 @@ from kazoo.exceptions import OperationTimeoutError
 
 from lockkit.engine.effects import Exchange, Park, Step
 from lockkit.model.clock import now
-from lockkit.model.errors import (
-    ConfigurationError,
-    OutcomeUnknown,
-    UnsupportedCapability,
-)
+from lockkit.model.errors import ConfigurationError, OutcomeUnknown, UnsupportedCapability
 from lockkit.runtime import native, process
 from lockkit.runtime.aio_run import arun
 from lockkit.runtime.aio_wires import AsyncLocalWire
