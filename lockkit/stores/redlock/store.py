@@ -8,13 +8,13 @@ from typing import TypeVar
 from lockkit.engine.effects import Step
 from lockkit.model.checks import wrong
 from lockkit.model.clock import now
-from lockkit.model.errors import OutcomeUnknown
+from lockkit.model.errors import LockError, OutcomeUnknown
 from lockkit.model.settings import AliasSettings
 from lockkit.model.types import Busy, Finding, Gone, Grant, Release, Renewal, Request
 from lockkit.stores.contract import Buried, Store
+from lockkit.stores.redis.health import eviction, server
 from lockkit.stores.redis.protocol import pack
 from lockkit.stores.redis.scripts import look
-from lockkit.stores.redlock.health import dangers, state
 from lockkit.stores.redlock.node import FOR_GOOD, NodeRequests
 from lockkit.stores.redlock.settings import Nodes
 from lockkit.stores.redlock.votes import (
@@ -24,12 +24,15 @@ from lockkit.stores.redlock.votes import (
     failure,
     is_yes,
     quorum_of,
+    reason,
     together,
 )
 from lockkit.stores.redlock.wire import RedlockWire
 from lockkit.stores.wires import AsyncWire
 
 R = TypeVar("R")
+State = tuple[str | None, list[Finding]]
+"""The identity of a node, if the user may ask for it, and its own dangers."""
 
 EXTENDED_AT_ONCE = 100
 
@@ -139,7 +142,7 @@ class RedlockStore(Buried, Store):
         yield from self._look(lambda: look(pack(b"PING")))
 
     def health(self) -> Step[list[Finding]]:
-        return [*dangers((yield from self._look(state)), self._nodes.servers)]
+        return [*_dangers((yield from self._look(_state)), self._nodes.servers)]
 
     def database(self) -> str:
         return f"{self._nodes.database} of {len(self._nodes.servers)} nodes"
@@ -174,3 +177,25 @@ def _columns(answers: Answers[list[int]], requests: Sequence[Request]) -> Iterat
     """What the nodes say about each request."""
     for number in range(len(requests)):
         yield [a[number] if isinstance(a, list) else a for a in answers]
+
+
+def _state() -> Step[State]:
+    """The state of one node."""
+    itself = yield from server()
+    return itself, (yield from eviction())
+
+
+def _dangers(answers: Answers[State], servers: Sequence[str]) -> Iterator[Finding]:
+    """The dangers that the answers of the nodes show."""
+    known = dict[str, str]()
+    for name, answer in zip(servers, answers, strict=True):
+        if answer is None or isinstance(answer, LockError):
+            text = f"the node {name} does not vote: {reason(name, answer)}"
+            yield Finding("node", text, "Bring it back: fewer others may fail meanwhile.")
+            continue
+        itself, own = answer
+        if itself and known.setdefault(itself, name) != name:
+            text = f"{known[itself]} and {name} are one server, which has two votes"
+            yield Finding("node", text, "Name each server once in the URL.")
+        for danger in own:
+            yield danger._replace(text=f"{name}: {danger.text}")
