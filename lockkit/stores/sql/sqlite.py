@@ -13,7 +13,7 @@ import functools
 import os
 import sqlite3
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -166,10 +166,8 @@ class SQLiteConnector(Connector):
         directory = os.path.dirname(self._path)
         if directory == state_directory():
             os.makedirs(directory, mode=0o700, exist_ok=True)
-        try:
+        with suppress(FileExistsError):
             os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        except FileExistsError:
-            return
 
 
 class SQLiteConnection(Connection):
@@ -204,10 +202,8 @@ class SQLiteConnection(Connection):
             raise self._failure(error) from error
 
     def close(self) -> None:
-        try:
+        with suppress(sqlite3.Error):
             self._connection.close()
-        except sqlite3.Error:
-            return
 
     def _check_application(self) -> None:
         mark = self._pragma("application_id"), self._pragma("user_version")
