@@ -149,11 +149,9 @@ class RedisWire:
 
     def _promote(self) -> None:
         """Have one of the others read from now on, if nobody does."""
-        if not self._waiting or self._is_led:
-            return
-        for wake in list(self._waiting.values()):
-            wake.set()
-            return
+        if not self._is_led:
+            for wake in list(self._waiting.values())[:1]:
+                wake.set()
 
     def _hang_up(self) -> None:
         """Close the subscription, unless somebody reads it: the reader then closes it."""
