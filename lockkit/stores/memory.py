@@ -70,10 +70,6 @@ class MemoryStore(Pushed, Fenced, Shared, Reentrant, Buried, Listed, ProcessLoca
         return at_once(_shared.beside(self))
 
     @property
-    def has_been_used(self) -> bool:
-        return self._fence > 0
-
-    @property
     def has_locks(self) -> bool:
         moment = _now()
         with self._mutex:
@@ -199,7 +195,7 @@ class _Shared:
         return {
             prefix: found.has_locks
             for (name, prefix), found in known.items()
-            if name in mine and found is not store and found.has_been_used
+            if name in mine and found is not store and found._fence  # has been used
         }
 
 
