@@ -83,7 +83,7 @@ class ThreadWire(AsyncLocalWire):
         """Make a call in a thread, however long it waits for its turn."""
         while (before := self._last.get(route)) is not None and not before.done():
             ended = asyncio.wrap_future(before)
-            ended.add_done_callback(_mark_as_retrieved)
+            ended.add_done_callback(mark_as_retrieved)
             await asyncio.wait([ended])
         turn = Future[None]()
         try:
@@ -143,8 +143,8 @@ def _make(function: Callable[[], Any], turn: Future[None]) -> Any:
         turn.set_result(None)
 
 
-def _mark_as_retrieved(ended: asyncio.Future[Any]) -> None:
-    """Retrieve the error, which the call's own caller handles. Otherwise asyncio logs that nobody
+def mark_as_retrieved(ended: asyncio.Future[Any]) -> None:
+    """Retrieve the error, which others handle who wait for it. Otherwise asyncio logs that nobody
     has retrieved it."""
     if not ended.cancelled():
         ended.exception()

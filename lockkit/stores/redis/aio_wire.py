@@ -16,7 +16,7 @@ from redis.exceptions import NoPermissionError
 from lockkit.engine.effects import Exchange, Listen, Park
 from lockkit.model.errors import BackendError, BackendUnavailable, LockError, OutcomeUnknown
 from lockkit.runtime import process
-from lockkit.runtime.aio_wires import park_task
+from lockkit.runtime.aio_wires import mark_as_retrieved, park_task
 from lockkit.stores.redis.failures import anew, checked, is_demoted
 from lockkit.stores.redis.line import Line, connected
 from lockkit.stores.redis.pulse import Pulse
@@ -109,12 +109,12 @@ class AsyncRedisWire:
 
     def _has_connected(self, task: asyncio.Task[Line]) -> None:
         self._connecting = None
-        _heard(task)
+        mark_as_retrieved(task)
 
     def _listened(self, task: asyncio.Task[None]) -> None:
         if self._listening is task:
             self._listening, self._is_repeated = None, False
-        _heard(task)
+        mark_as_retrieved(task)
 
     async def _subscribe(self) -> None:
         inbox = self._inbox
@@ -190,8 +190,3 @@ async def _joined(task: asyncio.Task[Any]) -> Any:
     if error is not None:
         raise anew(error) if isinstance(error, LockError) else error
     return task.result()
-
-
-def _heard(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()
