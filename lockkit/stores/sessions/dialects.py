@@ -90,10 +90,6 @@ class Dialect(ABC):
         """Delete the rows with these keys, which ``prune`` has locked."""
         raise NotImplementedError
 
-    def hello(self) -> str:
-        """Ask only for the number of the session."""
-        return f"select {self.me}"
-
     @abstractmethod
     def join(self, key: str) -> str:
         """Wait for the lock, after a take that got nothing."""

@@ -291,7 +291,7 @@ class SessionStore(Attempts, Sessioned):
 
     def _greet(self, route: Route, session: Session) -> Step[Connection]:
         assert session.connection is not None
-        yield from self._say(session, route, self._sql.hello())
+        yield from self._say(session, route, f"select {self._sql.me}")
         return session.connection
 
     def _say(self, session: Session, route: Hashable, statement: Statement) -> Step[Rows]:
