@@ -172,4 +172,4 @@ def master_maker(settings: AliasSettings, pool: Any, resolver: type[Resolver]) -
     makers = {node: asked.at(node.host, node.port) for node in master.sentinels}
     tls = "SSL" * master.one.location.startswith("rediss")
     kind = getattr(resolver.driver, f"SentinelManaged{tls}Connection")
-    return made.managed(kind, resolver(master, makers))
+    return made.like(kind, connection_pool=resolver(master, makers))

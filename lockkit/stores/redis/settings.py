@@ -52,13 +52,10 @@ class Maker:
 
     def at(self, host: str, port: int) -> Self:
         """Another Maker, of connections to this server."""
-        return self._with(self._kind, host=host, port=port)
+        return self.like(self._kind, host=host, port=port)
 
-    def managed(self, kind: Any, resolver: Any) -> Self:
-        """Another Maker, of connections to the server to which the resolver leads."""
-        return self._with(kind, connection_pool=resolver)
-
-    def _with(self, kind: Any, **arguments: Any) -> Self:
+    def like(self, kind: Any, **arguments: Any) -> Self:
+        """Another Maker, of connections of this class, with these arguments beside its own."""
         made = copy(self)
         made._kind = kind
         made.arguments = {**self.arguments, **arguments}
