@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockkit.engine.effects import Effect, Exchange, Gather, Later, Listen, Park, Step
 from lockkit.model.types import Request
@@ -12,7 +12,7 @@ from lockkit.runtime import process
 from lockkit.runtime.run import forget, has_ended
 
 if TYPE_CHECKING:
-    from lockkit.stores.wires import AsyncGatheringWire, AsyncWire
+    from lockkit.stores.wires import AsyncWire
 
 R = TypeVar("R")
 
@@ -68,7 +68,7 @@ async def _arare(effect: Effect, wire: AsyncWire, later: Callable[[Request, floa
     elif isinstance(effect, Listen):
         await wire.listen(effect)
     elif isinstance(effect, Gather):
-        await cast("AsyncGatheringWire", wire).gather(effect)
+        await wire.gather(effect)  # type: ignore[attr-defined]  # its store asks for it
 
 
 _going_on: set[asyncio.Task[Any]] = set()

@@ -6,11 +6,13 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from lockkit.engine.effects import Exchange, Gather, Listen, Park
+from lockkit.engine.effects import Exchange, Listen, Park
 
 
 class Wire(Protocol):
-    """Performs effects with blocking calls, from any thread."""
+    """Performs effects with blocking calls, from any thread.
+
+    For a store whose steps yield a ``Gather``, it also has ``gather(effect)``."""
 
     def exchange(self, exchange: Exchange, /) -> Any:
         """The reply. Raises BackendUnavailable or OutcomeUnknown."""
@@ -24,7 +26,7 @@ class Wire(Protocol):
 
 
 class AsyncWire(Protocol):
-    """Performs effects in the tasks of one event loop.
+    """Performs effects in the tasks of one event loop. As for a Wire, ``gather`` is optional.
 
     If its connections need no loop, it may have ``without_loop()``, which returns a Wire over them.
     When the interpreter exits, that Wire is used to release what is held. Otherwise another store
@@ -38,16 +40,6 @@ class AsyncWire(Protocol):
     async def listen(self, listen: Listen, /) -> None: ...
 
     async def close(self) -> None: ...
-
-
-class GatheringWire(Wire, Protocol):
-    """For a store whose steps yield a ``Gather``. Other wires do not need it."""
-
-    def gather(self, gather: Gather, /) -> None: ...
-
-
-class AsyncGatheringWire(AsyncWire, Protocol):
-    async def gather(self, gather: Gather, /) -> None: ...
 
 
 def tell_doubts(wire: Wire | AsyncWire, doubt: Callable[[], object]) -> None:
