@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
@@ -75,7 +76,7 @@ def order_id_from(request: OrderRequest, source: IdSource) -> str | None:
 def may_be_in_body(request: OrderRequest, source: IdSource) -> bool:
     """Whether the body has a type that this source reads."""
     if source.kind == "json":
-        return _is_json(request.media_type)
+        return request.media_type == "application/json" or request.media_type.endswith("+json")
     return source.kind == "form" and request.media_type in FORM_TYPES
 
 
@@ -149,10 +150,6 @@ def _document(body: bytes) -> object:
         return parse_json(body) if body else None
     except (ValueError, RecursionError):
         raise MalformedOrderIdError("the body is not valid JSON, or has a field twice") from None
-
-
-def _is_json(media_type: str) -> bool:
-    return media_type == "application/json" or media_type.endswith("+json")
 
 
 _FINDERS = {
@@ -261,16 +258,12 @@ def fingerprint_of(request: OrderRequest) -> str:
     return f"{FINGERPRINT_VERSION}:{_digest(parts)}"
 
 
-def _name(pair: Sequence[str]) -> str:
-    """The key for sorting: fields may come in any order, but the values of one field may not."""
-    return pair[0]
-
-
 def _group(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The number of rows, then the rows, which have equal lengths: so groups cannot be confused."""
-    if not rows:
-        return ["0"]
-    in_order = sorted(rows, key=_name)
+    """The number of rows, then the rows, which have equal lengths: so groups cannot be confused.
+
+    Fields may come in any order, but the values of one field may not.
+    """
+    in_order = sorted(rows, key=itemgetter(0))
     return [str(len(in_order)), *(text for row in in_order for text in row)]
 
 
