@@ -91,10 +91,6 @@ class Identity:
     guest: str | None = field(default=None, repr=False)  #: secret of a form's guest: see ``forms``
 
 
-def _nobody() -> Identity:
-    return Identity()
-
-
 @dataclass
 class OrderRequest:
     """One request. ``read_…`` are costly, so they are called only if needed, and only once."""
@@ -104,7 +100,7 @@ class OrderRequest:
     route: str  #: the URL pattern, not the path
     header: Callable[[str], str | None] = field(repr=False)
     read_payload: Callable[[], Payload] = field(default=Payload, repr=False)
-    read_identity: Callable[[], Identity] = field(default=_nobody, repr=False)
+    read_identity: Callable[[], Identity] = field(default=Identity, repr=False)
     kwargs: Mapping[str, object] = field(default_factory=dict)
     query: Sequence[tuple[str, str]] = field(default=(), repr=False)
     media_type: str = ""  #: lower case, without parameters
