@@ -20,9 +20,14 @@ EXEMPT = "xframe_options_exempt"
 
 
 def set_later(response: HttpResponseBase) -> list[tuple[str, str]]:
-    """What a record keeps besides the headers that are set on the response so far."""
-    framed = [(FRAMED, "")] if getattr(response, EXEMPT, False) else []
-    return [*_language(response), *framed]
+    """What a record keeps besides the headers that are set on the response so far: the mark of
+    XFrameOptionsMiddleware, and the language that LocaleMiddleware is about to set for this body.
+    """
+    later = [(FRAMED, "")] if getattr(response, EXEMPT, False) else []
+    language: str | None = get_language()  # None: translations are off
+    if language and LOCALE in settings.MIDDLEWARE and "Content-Language" not in response:
+        later.append(("Content-Language", language))
+    return later
 
 
 def set_headers(response: HttpResponseBase, headers: Iterable[tuple[str, str]]) -> None:
@@ -31,11 +36,3 @@ def set_headers(response: HttpResponseBase, headers: Iterable[tuple[str, str]]) 
             setattr(response, EXEMPT, True)
         else:
             response.headers[name] = value
-
-
-def _language(response: HttpResponseBase) -> list[tuple[str, str]]:
-    """The header that LocaleMiddleware is about to set for this body: a replay repeats it."""
-    language: str | None = get_language()  # None: translations are off
-    if language is None or LOCALE not in settings.MIDDLEWARE or "Content-Language" in response:
-        return []
-    return [("Content-Language", language)]
