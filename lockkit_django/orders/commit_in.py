@@ -169,14 +169,11 @@ class OwnTransaction(OrderInDatabase):
             return self._response
         record = self._record(response)
         if record is not None:
-            self._remember(record)
+            try:
+                rows.update(Sql(connections[self._using]), record, UNANSWERED)
+            except (DatabaseError, InterfaceError, RuntimeError) as error:
+                log.warning("the response of the order %r is not kept: %s", record.order_id, error)
         return response
-
-    def _remember(self, record: Record) -> None:
-        try:
-            rows.update(Sql(connections[self._using]), record, UNANSWERED)
-        except (DatabaseError, InterfaceError, RuntimeError) as error:
-            log.warning("the response of the order %r is not kept: %s", record.order_id, error)
 
     def _keep(self, record: Record, response: HttpResponseBase) -> HttpResponseBase:
         """The view has answered without ``commit_in``, or after it was rolled back."""
