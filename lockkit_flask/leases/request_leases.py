@@ -73,12 +73,6 @@ def held_by(lock_view: object) -> AnyLease | None:
     return None
 
 
-def check_all() -> None:
-    """Raise LeaseLost if a lease of the current request was lost."""
-    for held in of_this_request():
-        held.lease.check()
-
-
 def current_lease() -> AnyLease:
     """The lease of the current request; of several ``lock_view``, the innermost one's.
 

@@ -103,7 +103,8 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
 
     def check_leases(self) -> None:
         super().check_leases()
-        request_leases.check_all()
+        for held in request_leases.of_this_request():
+            held.lease.check()
         if self.kept is not None:
             self.kept.check()
 
