@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 from collections.abc import Callable
 from types import FunctionType
@@ -61,7 +60,6 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
                 f"lock_view is for functions and methods; put it on a method of {view.__name__}, "
                 "or into the class: decorators = [lock_view(…)]"
             )
-        is_async = inspect.iscoroutinefunction(view)
 
         @functools.wraps(view)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -69,8 +67,7 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
                 lease = self.enter()
             except AcquireTimeout as error:
                 return self.refuse(error)
-            called = current_app.ensure_sync(view) if is_async else view
-            answer = called(*args, **kwargs)
+            answer = current_app.ensure_sync(view)(*args, **kwargs)
             try:
                 lease.check()
             except LeaseLost:
