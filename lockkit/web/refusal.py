@@ -191,14 +191,8 @@ def log_refusal(request: Any, refusal: Refusal, *, why: Exception | None = None)
 
 def request_label(method: str, path: str) -> str:
     """The label beside the owner: the request line without its query, escaped."""
-    if not _PLAIN.fullmatch(path) or not method.isalpha() or not method.isascii():
-        method, path = quote(method, safe=""), quote(path, safe=_SAFE, errors="replace")
-    return f"{method} {path}"[:200]
-
-
-_SAFE = "/:@!$&'()*+,;=-._~"
-_PLAIN = re.compile(f"[A-Za-z0-9{re.escape(_SAFE)}]*")
-"""A path that needs no escapes, like most."""
+    path = quote(path, safe="/:@!$&'()*+,;=", errors="replace")
+    return f"{quote(method, safe='')} {path}"[:200]
 
 
 def _wrong_request(error: FieldError) -> Refusal:
