@@ -151,8 +151,8 @@ class Refusal(NamedTuple):
         )
 
 
-def refusal_of(error: LockError, busy_status: int = 423) -> Refusal | None:
-    """The answer to an error of ``names_for`` or ``acquire``; None for a defect: raise that.
+def refusal_of(error: LockError, busy_status: int = 423) -> Refusal:
+    """The answer to an error of ``names_for`` or ``acquire``. Raises the error if it is a defect.
 
     Use the answer to LeaseLost only if everything was rolled back: it says that trying again is
     safe. Otherwise raise the error, because the view's work may have been done.
@@ -168,7 +168,7 @@ def refusal_of(error: LockError, busy_status: int = 423) -> Refusal | None:
             return Refusal(UNAVAILABLE, "lock-lease-lost", 1)
         case FieldError():
             return _wrong_request(error)
-    return None
+    raise error
 
 
 def log_refusal(request: Any, refusal: Refusal, *, why: Exception | None = None) -> None:

@@ -182,8 +182,6 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
     def _refuse(self, request: Any, error: LockError) -> Any:
         """The answer to a request that has changed nothing. Raises an error that is a defect."""
         refusal = refusal_of(error, view_settings().busy_status)
-        if refusal is None:
-            raise error
         if isinstance(error, AcquireTimeout) and self._on_busy is not None:
             log_refusal(http_request(request), refusal, why=error)
             return self._on_busy(request, error)

@@ -168,7 +168,4 @@ def _abort(error: LockError) -> NoReturn:
 
 
 def _refusal_of(error: LockError) -> Refusal:
-    refusal = refusal_of(error, app_locks().config.views.busy_status)
-    if refusal is None:
-        raise error
-    return refusal
+    return refusal_of(error, app_locks().config.views.busy_status)

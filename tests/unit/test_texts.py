@@ -62,7 +62,6 @@ def test_a_variant_is_said_in_its_language_and_an_unknown_one_in_english(
 
 def test_busy_is_said_in_chinese() -> None:
     refusal = refusal_of(LockHeld("held", name="stock:1"))
-    assert refusal is not None
     said = refusal.in_language("zh-hans")
     assert "请几秒钟后再试" in said.detail
     assert said.headers()["Content-Language"] == "zh-hans"

@@ -154,7 +154,6 @@ HOLDER = Owner("web-1", 4121, "MainThread", "POST /secret")
 )
 def test_refusals(error: lockkit.LockError, status: int, retry_after: int | None) -> None:
     refusal = refusal_of(error)
-    assert refusal is not None
     assert (refusal.status, refusal.retry_after) == (status, retry_after)
     assert refusal.headers().get("Retry-After") == (
         None if retry_after is None else str(retry_after)
@@ -169,10 +168,9 @@ def test_refusals(error: lockkit.LockError, status: int, retry_after: int | None
 
 
 def test_a_defect_has_no_refusal_and_the_busy_status_can_be_chosen() -> None:
-    assert refusal_of(ConfigurationError("wrong")) is None
-    refusal = refusal_of(lockkit.LockHeld("held"), 409)
-    assert refusal is not None
-    assert refusal.status == 409
+    with pytest.raises(ConfigurationError, match="wrong"):
+        refusal_of(ConfigurationError("wrong"))
+    assert refusal_of(lockkit.LockHeld("held"), 409).status == 409
 
 
 @pytest.mark.parametrize(
