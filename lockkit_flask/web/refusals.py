@@ -8,7 +8,7 @@ from flask import after_this_request, current_app, render_template, request
 from jinja2 import TemplatesNotFound
 from werkzeug.exceptions import HTTPException, default_exceptions
 
-from lockkit.model.errors import AcquireTimeout, BackendUnavailable, LockError
+from lockkit.model.errors import LockError
 from lockkit.web.refusal import Refusal, log_refusal, refusal_of_uncaught
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def answer_lock_errors(app: flask.Flask, busy_status: int) -> None:
     def handle_or_answer(error: Exception) -> Any:
         try:
             return handle(error)
-        except (AcquireTimeout, BackendUnavailable) as uncaught:
+        except LockError as uncaught:
             refusal = refusal_of_uncaught(uncaught, busy_status)
             if refusal is None:
                 raise
