@@ -9,7 +9,6 @@ use it.
 from __future__ import annotations
 
 import hashlib
-import secrets
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -59,7 +58,7 @@ def remember_guest() -> None:
     Call this in the view that shows the order form: Flask's own sessions have no ID.
     """
     if _GUEST not in session:
-        session[_GUEST] = secrets.token_urlsafe(16)
+        session[_GUEST] = new_secret()
 
 
 def guest() -> str | None:
