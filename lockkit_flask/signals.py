@@ -8,12 +8,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from blinker import NamedSignal, Namespace
 from flask import current_app, request
 
 from lockkit.model.log import log
+from lockkit_flask.leases.db_session import behind
 
 if TYPE_CHECKING:
     from lockkit.orders import Order
@@ -27,10 +28,9 @@ order_orphaned = _signals.signal("order-orphaned", "It is not known how an earli
 
 def send(signal: NamedSignal, order: Order) -> None:
     """Call the receivers. An exception of a receiver is logged and does not break the request."""
-    app: Any = current_app
-    sender = app._get_current_object()
-    for receiver in list(signal.receivers_for(sender)):
+    app = behind(current_app)
+    for receiver in list(signal.receivers_for(app)):
         try:
-            app.ensure_sync(receiver)(sender, request=request, order_id=order.order_id)
+            app.ensure_sync(receiver)(app, request=request, order_id=order.order_id)
         except Exception:  # noqa: BLE001  whatever it is, the request goes on
             log.exception("a receiver of the signal %r failed", signal.name)

@@ -11,6 +11,7 @@ from flask import Flask, current_app, has_app_context
 from flask.cli import ScriptInfo
 
 from lockkit.model.errors import ConfigurationError
+from lockkit_flask.leases.db_session import behind
 from lockkit_flask.operate.checks import every_finding
 from lockkit_flask.state import app_locks
 
@@ -44,7 +45,7 @@ def locks(ctx: click.Context, argv: tuple[str, ...]) -> None:
 def _app(ctx: click.Context) -> Flask:
     """The app. Wrong settings are found while it is made."""
     if has_app_context():
-        return current_app._get_current_object()  # type: ignore[attr-defined, no-any-return]
+        return behind(current_app)
     return _settled(ctx.ensure_object(ScriptInfo).load_app)
 
 

@@ -17,7 +17,7 @@ from lockkit.orders.visit import ViewOptions, leads_to, options_in, sent_file
 from lockkit.web.name_fields import FORM_TYPES, MULTIPART
 from lockkit_flask import signals
 from lockkit_flask.leases import db_session, request_leases
-from lockkit_flask.leases.db_session import ORDER
+from lockkit_flask.leases.db_session import ORDER, behind
 from lockkit_flask.orders.authorize import checked_by, unknown_check
 from lockkit_flask.orders.forms import guest, guest_of, user_of
 from lockkit_flask.web.lock_view import places_of, view_of
@@ -42,8 +42,7 @@ class Visit(visit.Visit):
     refuse = staticmethod(refused)
 
     def __init__(self, app_orders: AppOrders, options: ViewOptions) -> None:
-        current = request._get_current_object()  # type: ignore[attr-defined]
-        super().__init__(app_orders.orders, current, options)
+        super().__init__(app_orders.orders, behind(request), options)
         self.records = app_orders.records
         if options.using is not None and not self.orders.claims:
             self.records = app_orders.records.of(options.using)
