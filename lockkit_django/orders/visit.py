@@ -94,8 +94,7 @@ class _LoopRunner:
             records = SimpleNamespace(find=partial(in_thread, visit.records.find))
         return await adrive(flow, records, client, partial(in_thread, visit.recover))
 
-    async def give_back(self, lease: Any) -> None:
-        await give_back_from_loop(lease)
+    give_back = staticmethod(give_back_from_loop)
 
 
 THREAD = ThreadRunner(locks.__getitem__)
@@ -108,6 +107,7 @@ class Visit(visit.Visit):
 
     thread, loop = THREAD, LOOP
     to_sync = staticmethod(async_to_sync)
+    begins = staticmethod(note_what_is_final)
 
     def __init__(
         self,
@@ -137,9 +137,6 @@ class Visit(visit.Visit):
     def known(self) -> visit.Known:
         request = self.request
         return user_of(request, by_drf=self.by_drf), session_of(request), guest_of(request)
-
-    def begins(self) -> None:
-        note_what_is_final()
 
     def open(self, decision: Proceed) -> OpenOrder:
         if self.orders.claims:
