@@ -26,11 +26,9 @@ from lockkit_flask.web.refusals import refused
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
     from flask import Request, Response
-    from werkzeug.datastructures import FileStorage
     from werkzeug.routing import Rule
 
     from lockkit.orders import Order, Proceed, Snapshot
-    from lockkit.orders.record import SentFile
     from lockkit_flask.orders.app_orders import AppOrders
     from lockkit_flask.orders.open_order import OpenOrder
 
@@ -161,7 +159,10 @@ class Visit(visit.Visit):
         if request.mimetype not in FORM_TYPES or len(body) > limit:
             return Payload(body=body)
         form = list(request.form.items(multi=True))
-        files = [_file(name, file) for name, file in request.files.items(multi=True)]
+        files = [
+            sent_file(name, file.filename or "", file.stream, file.content_type or "")
+            for name, file in request.files.items(multi=True)
+        ]
         # Werkzeug reads no field of a form with a byte that is not UTF-8.
         return Payload(form=form, files=files, body=b"" if form else body)
 
@@ -212,10 +213,6 @@ def _is_in_cookie(sid: str) -> bool:
     none, and never calls that session new."""
     cookie = request.cookies.get(current_app.config["SESSION_COOKIE_NAME"], "")
     return cookie == sid or cookie.startswith(f"{sid}.")  # signed
-
-
-def _file(field: str, file: FileStorage) -> SentFile:
-    return sent_file(field, file.filename or "", file.stream, file.content_type or "")
 
 
 def _pages_at(view: str | None) -> list[str]:
