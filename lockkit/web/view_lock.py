@@ -168,8 +168,13 @@ class ViewLock(Generic[OnBusy]):
                 return await value(lock.acquire())
         try:
             return await value(lock.acquire(timeout=0))
-        except LockHeld as held:
-            raise _room_full(held) from None
+        except LockHeld as held:  # a free lock is granted even if the waiting room is full
+            raise TooManyWaiters(
+                f"{held.name!r} is held, and MAX_WAITERS requests of this process wait already",
+                name=held.name,
+                holder=held.holder,
+                retry_after=held.retry_after,
+            ) from None
 
     def _lock(self, client: Any, names: Sequence[str], timeout: float | None, label: str) -> Any:
         """The lock. The client keeps checked options, by their values: there are few, whereas a
@@ -215,13 +220,3 @@ def _name_by(make: Callable[..., str], args: tuple[Any, ...], kwargs: Mapping[st
     except InvalidName as error:
         raise FieldError("the request makes no valid name") from error
     raise ConfigurationError(f"{make!r} must return a name, not {type(name).__name__}")
-
-
-def _room_full(held: LockHeld) -> TooManyWaiters:
-    """A free lock is granted even if the waiting room is full; a busy one is refused at once."""
-    return TooManyWaiters(
-        f"{held.name!r} is held, and MAX_WAITERS requests of this process wait already",
-        name=held.name,
-        holder=held.holder,
-        retry_after=held.retry_after,
-    )
