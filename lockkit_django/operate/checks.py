@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
@@ -68,7 +69,11 @@ def check_settings() -> list[CheckMessage]:
 
 def check_store() -> list[CheckMessage]:
     """Whether each alias' store answers, and whether it is configured to keep its data."""
-    return [message for alias in conf.known_aliases() for message in _store_messages(alias)]
+    found: list[CheckMessage] = []
+    for alias in conf.known_aliases():
+        with suppress(ConfigurationError):  # E003 reports it
+            found += map(message_of, store_findings(locks[alias]))
+    return found
 
 
 def _misspelt() -> Iterator[CheckMessage]:
@@ -102,14 +107,6 @@ def _lock_errors() -> Iterator[CheckMessage]:
             f"Add {LOCK_ERRORS!r} to MIDDLEWARE: such errors are then answered with 423 or 503, as "
             "lock_view does; or silence this check if no view takes a lock by hand.",
         )
-
-
-def _store_messages(alias: str) -> list[CheckMessage]:
-    try:
-        client = locks[alias]
-    except ConfigurationError:
-        return []  # E003 reports it
-    return [message_of(finding) for finding in store_findings(client)]
 
 
 def check_views() -> list[CheckMessage]:
