@@ -59,11 +59,8 @@ class Orders:
 
     def covers(self, method: str, path: str) -> bool:
         """Whether a request may be an order. ``path`` begins with a slash."""
-        if method in self.settings.methods:
-            for pattern in self.settings.paths:
-                if pattern.search(path):
-                    return True
-        return False
+        rules = self.settings
+        return method in rules.methods and any(each.search(path) for each in rules.paths)
 
     def hook(self, name: str) -> Callable[..., Any] | None:
         """The function of this setting, or None. Raises ConfigurationError if it cannot be used."""
