@@ -166,8 +166,10 @@ def refusal_of(error: LockError, busy_status: int = 423) -> Refusal:
             return Refusal(UNAVAILABLE, "lock-store-unavailable", STORE_RETRY_AFTER)
         case LeaseLost():
             return Refusal(UNAVAILABLE, "lock-lease-lost", 1)
+        case AnonymousUser():
+            return Refusal(HTTPStatus.FORBIDDEN, "lock-name-needs-user")
         case FieldError():
-            return _wrong_request(error)
+            return Refusal(HTTPStatus.BAD_REQUEST, "lock-name-not-found", reason=str(error))
     raise error
 
 
@@ -193,12 +195,6 @@ def request_label(method: str, path: str) -> str:
     """The label beside the owner: the request line without its query, escaped."""
     path = quote(path, safe="/:@!$&'()*+,;=", errors="replace")
     return f"{quote(method, safe='')} {path}"[:200]
-
-
-def _wrong_request(error: FieldError) -> Refusal:
-    if isinstance(error, AnonymousUser):
-        return Refusal(HTTPStatus.FORBIDDEN, "lock-name-needs-user")
-    return Refusal(HTTPStatus.BAD_REQUEST, "lock-name-not-found", reason=str(error))
 
 
 def refusal_of_uncaught(error: Exception, busy_status: int = 423) -> Refusal | None:
