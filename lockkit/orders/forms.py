@@ -209,7 +209,7 @@ def tell_uncovered(forms: FormIds, request: Any, form: str, body: str) -> None:
             "%s has run with the order ID of a form, and was not an order: PATHS and METHODS "
             "do not cover it, so two clicks are two orders. Correct LOCKKIT_ORDERS, or put "
             "@idempotent on the view, or @idempotent.exempt if you mean it",
-            request_label(request.method, request.path),
+            request_label(request),
         )
 
 

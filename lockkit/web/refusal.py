@@ -187,14 +187,13 @@ def log_refusal(request: Any, refusal: Refusal, *, why: Exception | None = None)
     failed = isinstance(why, BackendError) or refusal.code.endswith("-store-unavailable")
     own = isinstance(why, AcquireTimeout) and why.own
     say = log.error if failed else log.warning if own else log.info
-    label = request_label(request.method or "", request.path)
-    say("%s gets %d %s%s%s", label, refusal.status, refusal.code, order, reason)
+    say("%s gets %d %s%s%s", request_label(request), refusal.status, refusal.code, order, reason)
 
 
-def request_label(method: str, path: str) -> str:
+def request_label(request: Any) -> str:
     """The label beside the owner: the request line without its query, escaped."""
-    path = quote(path, safe="/:@!$&'()*+,;=", errors="replace")
-    return f"{quote(method, safe='')} {path}"[:200]
+    path = quote(request.path, safe="/:@!$&'()*+,;=", errors="replace")
+    return f"{quote(request.method or '', safe='')} {path}"[:200]
 
 
 def refusal_of_uncaught(error: Exception, busy_status: int = 423) -> Refusal | None:

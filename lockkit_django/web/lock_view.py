@@ -127,7 +127,8 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
         return await self._take(call, alocks, names)
 
     async def _take(self, call: _Call, clients: Any, names: Sequence[str]) -> Any:
-        lease = await self.acquire(clients[self.alias], names, view_settings(), call.label)
+        label = request_label(call.http)
+        lease = await self.acquire(clients[self.alias], names, view_settings(), label)
         if call.pending is not None:
             call.pending.adopt(lease)  # the middleware gives it back, after the order's COMMIT
         return lease
@@ -202,10 +203,6 @@ class _Call:
         self.request, self.rest = request_and_rest(args)
         self.http: Any = http_request(self.request)
         self.pending: Any = pending_order(self.http)
-
-    @property
-    def label(self) -> str:
-        return request_label(self.http.method or "", self.http.path)
 
     def atomic_requests(self) -> Sequence[str]:
         return () if self._exempt is None else self._exempt.atomic_requests()

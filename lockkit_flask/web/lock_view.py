@@ -90,7 +90,7 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
             this = behind(request)
             view_of_request = RequestView(this, locks.config.user_pk)
             names = self.names_for(view_of_request, **(this.view_args or {}))
-            label = request_label(this.method, this.path)
+            label = request_label(this)
             acquiring = self.acquire(locks[self.alias], names, locks.config.views, label)
             lease: AnyLease = result_of(acquiring)
         except AcquireTimeout:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -203,4 +204,4 @@ def test_who_gets_html(accept: str, html: bool) -> None:
     ],
 )
 def test_labels_are_escaped_and_short(method: str, path: str, label: str) -> None:
-    assert request_label(method, path) == label
+    assert request_label(SimpleNamespace(method=method, path=path)) == label
