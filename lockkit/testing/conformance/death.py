@@ -36,11 +36,10 @@ from lockkit.testing.conformance.queueing import take
 __all__ = ["DeathTests"]
 
 
-@needs(Listed, Fenced)
+@needs(PROCESSES, Listed, Fenced)
 class DeathTests:
     """Each fault happens in several processes, on as many names, at once."""
 
-    @needs(PROCESSES)
     def test_a_killed_holder_is_followed_when_its_lease_expires(
         self, client: AnyClient, agents: Agents, api: Api, name: str, spawn: Spawn
     ) -> None:
@@ -56,7 +55,6 @@ class DeathTests:
             assert lease.fencing_token > fence
             assert lease.release()
 
-    @needs(PROCESSES)
     def test_killed_waiters_do_not_stall_the_others(
         self, client: AnyClient, agents: Agents, api: Api, name: str, spawn: Spawn
     ) -> None:
@@ -78,7 +76,6 @@ class DeathTests:
             assert granted - released < alive_for(TTL) + SLACK
             assert lease.release()
 
-    @needs(PROCESSES)
     def test_a_holder_stopped_past_its_ttl_knows_at_its_first_look(  # noqa: PLR0917 - fixtures
         self,
         client: AnyClient,
@@ -110,7 +107,6 @@ class DeathTests:
             lease.check()
             assert lease.release()
 
-    @needs(PROCESSES)
     def test_a_grant_that_came_while_a_waiter_was_stopped_is_stale(
         self, client: AnyClient, agents: Agents, api: Api, name: str, spawn: Spawn
     ) -> None:
@@ -134,7 +130,6 @@ class DeathTests:
 
         at_least_once(all_come_back)
 
-    @needs(PROCESSES)
     def test_an_interrupted_waiter_leaves_nothing(
         self, client: AnyClient, agents: Agents, api: Api, name: str
     ) -> None:
@@ -155,7 +150,6 @@ class DeathTests:
             assert lease.release()
             nothing_left(client, each)
 
-    @needs(PROCESSES)
     def test_a_forked_child_owns_nothing_of_its_parents(
         self, client: AnyClient, agents: Agents, api: Api, name: str
     ) -> None:

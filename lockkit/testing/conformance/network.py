@@ -33,6 +33,7 @@ __all__ = ["NetworkTests"]
 Reach = Callable[[Proxied], AnyClient]
 
 
+@needs(ServerTarget)
 class NetworkTests:
     """``far`` is a client behind a proxy that fails; ``other`` sees the store directly."""
 
@@ -56,7 +57,6 @@ class NetworkTests:
     def far(self, reach: Reach, proxied: Proxied) -> AnyClient:
         return reach(proxied)
 
-    @needs(ServerTarget)
     def test_the_reply_to_acquire_is_dropped(
         self, far: AnyClient, other: AnyClient, proxied: Proxied, store: ServerTarget, name: str
     ) -> None:
@@ -71,7 +71,6 @@ class NetworkTests:
             assert lease.release() is True
             nothing_left(other, name)
 
-    @needs(ServerTarget)
     def test_the_reply_to_release_is_dropped(
         self, far: AnyClient, other: AnyClient, proxied: Proxied, store: ServerTarget, name: str
     ) -> None:
@@ -82,7 +81,6 @@ class NetworkTests:
             assert fault.happened.wait(SOON)
             nothing_left(other, name)
 
-    @needs(ServerTarget)
     def test_the_reply_to_extend_is_dropped(
         self, far: AnyClient, other: AnyClient, proxied: Proxied, store: ServerTarget, name: str
     ) -> None:
@@ -94,7 +92,6 @@ class NetworkTests:
                 assert lasts(far, lease.remaining(), 100 + number)
         nothing_left(other, name)
 
-    @needs(ServerTarget)
     def test_no_reply_at_all_is_neither_success_nor_failure(
         self, reach: Reach, other: AnyClient, store: ServerTarget, name: str
     ) -> None:
@@ -117,7 +114,6 @@ class NetworkTests:
                 eventually(lambda: not held(other, each))  # noqa: B023
                 nothing_left(other, each)
 
-    @needs(ServerTarget)
     def test_a_store_that_cannot_be_reached(
         self, far: AnyClient, other: AnyClient, proxied: Proxied, name: str, spawn: Spawn
     ) -> None:
@@ -138,7 +134,6 @@ class NetworkTests:
         eventually(lambda: not held(other, name))  # told as soon as it can be reached
         nothing_left(other, name + "x")
 
-    @needs(ServerTarget)
     def test_waiters_survive_cut_connections(
         self, far: AnyClient, other: AnyClient, proxied: Proxied, name: str, spawn: Spawn
     ) -> None:
@@ -155,7 +150,7 @@ class NetworkTests:
             waiting.result().release()  # False if the machine stalled: the grant was a short one
             nothing_left(other, name)
 
-    @needs(Pushed, ServerTarget)
+    @needs(Pushed)
     def test_waiters_survive_a_killed_subscription(
         self,
         client: AnyClient,
@@ -181,7 +176,7 @@ class NetworkTests:
             taken.release()
             nothing_left(other, name)
 
-    @needs(Pushed, ServerTarget)
+    @needs(Pushed)
     def test_a_subscription_killed_while_nobody_waits_is_missed(
         self,
         client: AnyClient,

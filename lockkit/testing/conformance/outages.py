@@ -28,6 +28,7 @@ from lockkit.testing.targets import Proxied, ScriptedTarget, ServerTarget
 __all__ = ["OutageTests"]
 
 
+@needs(ServerTarget)
 class OutageTests:
     """Only for stores with a server of their own."""
 
@@ -69,7 +70,6 @@ class OutageTests:
 
         at_least_once(unimpressed)
 
-    @needs(ServerTarget)
     def test_clients_survive_a_restart_and_fences_keep_growing(
         self, client: AnyClient, other: AnyClient, store: ServerTarget, name: str
     ) -> None:
@@ -94,7 +94,6 @@ class OutageTests:
                 assert taken.release()
             nothing_left(client, name)
 
-    @needs(ServerTarget)
     def test_a_waiter_survives_a_restart_or_is_told(
         self,
         client: AnyClient,
@@ -115,7 +114,6 @@ class OutageTests:
             eventually(partial(_is_gone, other, name))  # if the grant came after the error
             nothing_left(other, name)
 
-    @needs(ServerTarget)
     def test_renewal_under_a_slow_network(
         self, connect: Connect, other: AnyClient, proxied: Proxied, name: str
     ) -> None:
@@ -135,7 +133,6 @@ class OutageTests:
 
         at_least_once(renewed)
 
-    @needs(ServerTarget)
     def test_a_renewal_that_fails_leaves_it_unknown_until_one_is_done(
         self, connect: Connect, proxied: Proxied, name: str
     ) -> None:
@@ -154,7 +151,6 @@ class OutageTests:
 
         at_least_once(known_again)
 
-    @needs(ServerTarget)
     def test_renewal_under_a_server_that_hangs_for_a_while(
         self, client: AnyClient, store: ServerTarget, name: str
     ) -> None:
@@ -168,7 +164,6 @@ class OutageTests:
 
         at_least_once(kept)
 
-    @needs(ServerTarget)
     def test_a_lease_is_lost_at_its_deadline_also_when_nobody_can_say_so(
         self, connect: Connect, other: AnyClient, proxied: Proxied, name: str
     ) -> None:

@@ -32,7 +32,6 @@ LONGEST = 4 * ANSWER_SECONDS
 
 @needs(Shared, Listed)
 class ReaderWriterTests:
-    @needs(Shared)
     def test_readers_read_together_and_writers_write_alone(
         self, client: AnyClient, other: AnyClient, name: str
     ) -> None:
@@ -46,7 +45,6 @@ class ReaderWriterTests:
             assert others.write().try_acquire() is None
         nothing_left(client, name)
 
-    @needs(Shared)
     def test_writers_are_not_starved(
         self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
     ) -> None:
@@ -74,7 +72,6 @@ class ReaderWriterTests:
 
         at_least_once(in_phases)
 
-    @needs(Shared)
     def test_a_reader_that_enters_again_does_not_wait_behind_a_writer(
         self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
     ) -> None:
@@ -87,7 +84,6 @@ class ReaderWriterTests:
         assert writing.result().release()
         nothing_left(client, name)
 
-    @needs(Shared)
     def test_a_writer_that_enters_again_keeps_its_fence(
         self, client: AnyClient, other: AnyClient, name: str
     ) -> None:
@@ -100,7 +96,6 @@ class ReaderWriterTests:
         assert inner.release() and reader.release()
         nothing_left(client, name)
 
-    @needs(Shared)
     @pytest.mark.parametrize("timeout", [0, 20])
     def test_an_upgrade_is_refused_at_once(
         self, client: AnyClient, name: str, timeout: float
@@ -116,7 +111,6 @@ class ReaderWriterTests:
             pass
         nothing_left(client, name)
 
-    @needs(Shared)
     def test_a_downgrade_lets_readers_in_and_no_writer(
         self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
     ) -> None:
@@ -139,7 +133,6 @@ class ReaderWriterTests:
 
         at_least_once(in_order)
 
-    @needs(Shared)
     def test_a_lost_writer_cannot_be_downgraded(
         self, client: AnyClient, other: AnyClient, name: str
     ) -> None:
@@ -151,13 +144,11 @@ class ReaderWriterTests:
         assert not writer.release()
         nothing_left(client, name)
 
-    @needs(Shared)
     def test_nothing_else_can_be_downgraded(self, client: AnyClient, name: str) -> None:
         with client.lock(name).acquire() as lease, pytest.raises(ConfigurationError):
             lease.downgrade()
         nothing_left(client, name)
 
-    @needs(Shared)
     def test_a_dead_reader_holds_a_writer_up_until_its_ttl(
         self, client: AnyClient, connect: Connect, name: str
     ) -> None:
@@ -169,7 +160,6 @@ class ReaderWriterTests:
         assert writer.release()
         nothing_left(client, name)
 
-    @needs(Shared)
     def test_who_reads_and_who_writes_is_listed(self, client: AnyClient, name: str) -> None:
         with client.rwlock(name).write().acquire() as lease:
             found = list(client.holders(name))
@@ -180,7 +170,6 @@ class ReaderWriterTests:
             assert [(i.kind, i.shared) for i in client.holders(name)] == [(Kind.RW, True)]
         nothing_left(client, name)
 
-    @needs(Shared)
     def test_it_is_no_mutex(self, client: AnyClient, other: AnyClient, name: str) -> None:
         for use in (client.rwlock(name).read(), client.rwlock(name).write()):
             with use.acquire():
@@ -189,7 +178,7 @@ class ReaderWriterTests:
                         wrong.acquire(0)
         nothing_left(client, name)
 
-    @needs(Shared, PROCESSES)
+    @needs(PROCESSES)
     def test_processes_read_together_and_write_alone(
         self, agents: Agents, api: Api, name: str
     ) -> None:
@@ -206,7 +195,6 @@ class ReaderWriterTests:
         assert len(writes.intervals) == WORKERS * CYCLES // 4
         assert not [str(pair) for pair in writes.fences_out_of_order()]
 
-    @needs(Shared)
     def test_what_readers_have_left_behind_is_no_lock(
         self, client: AnyClient, connect: Connect, name: str
     ) -> None:

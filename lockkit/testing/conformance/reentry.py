@@ -30,7 +30,6 @@ LONGEST = 4 * ANSWER_SECONDS
 
 @needs(Reentrant, Listed)
 class ReentryTests:
-    @needs(Reentrant)
     def test_an_owner_enters_again_and_leaves_as_often(
         self, client: AnyClient, other: AnyClient, name: str
     ) -> None:
@@ -46,7 +45,6 @@ class ReentryTests:
         assert inner.release()
         nothing_left(client, name)
 
-    @needs(Reentrant)
     def test_an_owner_enters_from_elsewhere(
         self, client: AnyClient, other: AnyClient, name: str
     ) -> None:
@@ -62,7 +60,7 @@ class ReentryTests:
         assert elsewhere.release()
         nothing_left(client, name)
 
-    @needs(Reentrant, PROCESSES)
+    @needs(PROCESSES)
     def test_an_owner_enters_from_another_process(
         self, client: AnyClient, agents: Agents, api: Api, name: str
     ) -> None:
@@ -75,7 +73,6 @@ class ReentryTests:
         assert agent.call("release", handle=name)
         nothing_left(client, name)
 
-    @needs(Reentrant)
     def test_those_who_wait_come_after_the_last_of_them(
         self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
     ) -> None:
@@ -92,7 +89,6 @@ class ReentryTests:
         assert follower.release()
         nothing_left(client, name)
 
-    @needs(Reentrant)
     def test_a_longer_ttl_extends_what_is_left(self, client: AnyClient, name: str) -> None:
         with job(client, name).acquire():
             inner = client.lock(name, ttl=4 * ROOMY, reentrant=True, owner=OWNER).acquire(0)
@@ -103,7 +99,6 @@ class ReentryTests:
             assert inner.release()
         nothing_left(client, name)
 
-    @needs(Reentrant)
     def test_an_operator_breaks_all_of_them(
         self, client: AnyClient, other: AnyClient, name: str
     ) -> None:
@@ -114,7 +109,6 @@ class ReentryTests:
         assert not outer.release()
         assert not elsewhere.release()
 
-    @needs(Reentrant)
     def test_it_is_a_kind_of_its_own(self, client: AnyClient, other: AnyClient, name: str) -> None:
         with job(client, name).acquire(), pytest.raises(KindMismatch, match="a reentrant lock"):
             other.lock(name).acquire(0)
@@ -122,12 +116,11 @@ class ReentryTests:
             job(other, name).acquire(0)
         nothing_left(client, name)
 
-    @needs(Reentrant)
     def test_an_owner_is_for_what_can_be_entered_again(self, client: AnyClient, name: str) -> None:
         with pytest.raises(ConfigurationError, match="reentrant=True"):
             client.lock(name, owner=OWNER)
 
-    @needs(Reentrant, PROCESSES)
+    @needs(PROCESSES)
     def test_processes_exclude_one_another(self, agents: Agents, api: Api, name: str) -> None:
         running = [
             agent.share(api=api, name=name, uses=["reentrant"], cycles=CYCLES)

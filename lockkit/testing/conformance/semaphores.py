@@ -35,7 +35,6 @@ LONGEST = 4 * ANSWER_SECONDS
 
 @needs(Shared, Listed)
 class SemaphoreTests:
-    @needs(Shared)
     def test_so_many_have_a_permit_and_no_more(
         self, client: AnyClient, other: AnyClient, name: str
     ) -> None:
@@ -50,7 +49,6 @@ class SemaphoreTests:
             assert lease.release()
         nothing_left(client, name)
 
-    @needs(Shared)
     def test_a_permit_expires_by_itself(
         self, client: AnyClient, connect: Connect, name: str, spawn: Spawn
     ) -> None:
@@ -63,7 +61,6 @@ class SemaphoreTests:
         assert all(lease.release() for lease in (follower, *kept))
         nothing_left(client, name)
 
-    @needs(Shared)
     def test_those_who_wait_for_permits_get_them_in_order(
         self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
     ) -> None:
@@ -85,7 +82,6 @@ class SemaphoreTests:
 
         at_least_once(in_order)
 
-    @needs(Shared)
     def test_one_who_gives_up_leaves_permits_to_the_others(
         self, client: AnyClient, other: AnyClient, name: str
     ) -> None:
@@ -96,7 +92,6 @@ class SemaphoreTests:
         assert all(lease.release() for lease in leases)
         nothing_left(client, name)
 
-    @needs(Shared)
     def test_a_name_is_one_kind_at_a_time(
         self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
     ) -> None:
@@ -112,7 +107,6 @@ class SemaphoreTests:
             queued(client, name, 0)
         nothing_left(client, name)
 
-    @needs(Shared)
     def test_of_several_numbers_of_permits_the_smallest_applies(
         self, client: AnyClient, other: AnyClient, name: str
     ) -> None:
@@ -134,7 +128,6 @@ class SemaphoreTests:
         assert all(lease.release() for lease in leases)
         nothing_left(client, name)
 
-    @needs(Shared)
     def test_those_of_another_number_of_permits_wait_in_turn(
         self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
     ) -> None:
@@ -146,7 +139,6 @@ class SemaphoreTests:
             assert waiting.result().release()
         nothing_left(client, name)
 
-    @needs(Shared)
     def test_what_a_semaphore_has_left_behind_is_no_other_kind(
         self, client: AnyClient, connect: Connect, name: str
     ) -> None:
@@ -164,7 +156,6 @@ class SemaphoreTests:
         assert all(lease.release() for lease in again)
         nothing_left(client, name)
 
-    @needs(Shared)
     def test_each_permit_is_listed_and_can_be_broken(
         self, client: AnyClient, other: AnyClient, name: str
     ) -> None:
@@ -180,7 +171,6 @@ class SemaphoreTests:
         assert [lease.release() for lease in leases] == [True, False, True]
         nothing_left(client, name)
 
-    @needs(Shared)
     def test_permits_and_locks_are_extended_together(self, client: AnyClient, name: str) -> None:
         requests = [permit(name), claim(f"{name}:mutex"), permit(name), permit(name)]
         for request in requests[:3]:
@@ -199,7 +189,6 @@ class SemaphoreTests:
             client.perform(client.store.release(request))
         nothing_left(client, name)
 
-    @needs(Shared)
     def test_the_same_token_gets_the_same_permit(self, client: AnyClient, name: str) -> None:
         request = permit(name)
         fences = {granted(client, request).fence for _ in range(3)}
@@ -207,13 +196,12 @@ class SemaphoreTests:
         assert sum(1 for _ in client.holders(name)) == 1
         client.perform(client.store.release(request))
 
-    @needs(Shared)
     def test_permits_are_a_number(self, client: AnyClient, name: str) -> None:
         for permits in (0, -1, 1.5, True, "3", None):
             with pytest.raises(ConfigurationError, match="permits is"):
                 client.semaphore(name, permits)  # type: ignore[arg-type]
 
-    @needs(Shared, PROCESSES)
+    @needs(PROCESSES)
     def test_processes_share_a_semaphore(self, agents: Agents, api: Api, name: str) -> None:
         running = [
             agent.share(api=api, name=name, uses=["semaphore:2"], cycles=CYCLES)
