@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import ClassVar
 
@@ -36,10 +37,7 @@ class ExclusionTests:
             agent.cycles(api=api, name=name, cycles=share, path=str(counter.path))
             for agent in agents(WORKERS)
         ]
-        history = History()
-        for future in running:
-            history += (Interval(*interval) for interval in future.result(LONGEST))
-        judge(history, counter, share * WORKERS)
+        judge(history_of(running), counter, share * WORKERS)
 
     @needs(PROCESSES)
     def test_those_who_do_not_wait_their_turn_exclude_one_another(
@@ -49,12 +47,7 @@ class ExclusionTests:
             agent.share(api=api, name=name, uses=uses, cycles=UNFAIR_CYCLES)
             for agent, uses in zip(agents(4), [["unfair"], ["lock"]] * 2, strict=True)
         ]
-        history = History()
-        for future in running:
-            history += (Interval(*interval) for interval in future.result(LONGEST))
-        assert not [str(overlap) for overlap in history.overlaps()]
-        assert not [str(pair) for pair in history.fences_out_of_order()]
-        assert len(history.intervals) == 4 * UNFAIR_CYCLES
+        each_was_alone(history_of(running), 4 * UNFAIR_CYCLES)
 
     def test_eight_threads_exclude_one_another(
         self, connect: Connect, name: str, spawn: Spawn, tmp_path: Path
@@ -67,10 +60,7 @@ class ExclusionTests:
         running = [
             spawn(cycle, clients[number % 2], name, counter, share) for number in range(WORKERS)
         ]
-        history = History()
-        for future in running:
-            history += future.result(LONGEST)
-        judge(history, counter, share * WORKERS)
+        judge(history_of(running), counter, share * WORKERS)
 
     @pytest.mark.parametrize("names", [3])
     def test_names_do_not_wait_for_one_another(
@@ -81,7 +71,7 @@ class ExclusionTests:
             assert all(lease.release() for lease in leases)
 
 
-def cycle(client: AnyClient, name: str, counter: Counter, cycles: int) -> Iterable[Interval]:
+def cycle(client: AnyClient, name: str, counter: Counter, cycles: int) -> list[Interval]:
     history = History()
     for _ in range(cycles):
         lease = client.lock(name, timeout=60).acquire()
@@ -91,8 +81,18 @@ def cycle(client: AnyClient, name: str, counter: Counter, cycles: int) -> Iterab
     return history.intervals
 
 
-def judge(history: History, counter: Counter, expected: int) -> None:
+def history_of(running: Iterable[Future[list[Interval]]]) -> History:
+    """All that these have relied on. The intervals of another process come as lists."""
+    found = [future.result(LONGEST) for future in running]
+    return History(Interval(*interval) for intervals in found for interval in intervals)
+
+
+def each_was_alone(history: History, expected: int) -> None:
     assert not [str(overlap) for overlap in history.overlaps()]
     assert not [str(pair) for pair in history.fences_out_of_order()]
     assert len(history.intervals) == expected
+
+
+def judge(history: History, counter: Counter, expected: int) -> None:
+    each_was_alone(history, expected)
     assert counter.value == expected

@@ -7,9 +7,8 @@ import pytest
 from lockkit.model.errors import ConfigurationError, KindMismatch, LeaseLost, UpgradeRefused
 from lockkit.model.types import Kind, LockState
 from lockkit.stores.contract import Listed, Shared
-from lockkit.testing.agent import ANSWER_SECONDS
 from lockkit.testing.blocking import AnyClient, Api
-from lockkit.testing.checkers import History, Interval
+from lockkit.testing.checkers import History
 from lockkit.testing.conformance.base import (
     PROCESSES,
     TTL,
@@ -22,12 +21,12 @@ from lockkit.testing.conformance.base import (
     nothing_left,
     queued,
 )
+from lockkit.testing.conformance.exclusion import history_of
 
 __all__ = ["ReaderWriterTests"]
 
 WORKERS = 5
 CYCLES = 40
-LONGEST = 4 * ANSWER_SECONDS
 
 
 @needs(Shared, Listed)
@@ -187,9 +186,7 @@ class ReaderWriterTests:
             agent.share(api=api, name=name, uses=uses[turn:] + uses[:turn], cycles=CYCLES)
             for turn, agent in enumerate(agents(WORKERS))
         ]
-        history = History()
-        for future in running:
-            history += (Interval(*interval) for interval in future.result(LONGEST))
+        history = history_of(running)
         assert not [str(crowd) for crowd in history.crowds()]
         writes = History(i for i in history.intervals if not i.shared)
         assert len(writes.intervals) == WORKERS * CYCLES // 4

@@ -7,9 +7,7 @@ import pytest
 from lockkit.model.errors import ConfigurationError, KindMismatch
 from lockkit.model.types import Kind
 from lockkit.stores.contract import Listed, Reentrant
-from lockkit.testing.agent import ANSWER_SECONDS
 from lockkit.testing.blocking import AnyClient, AnyLock, Api
-from lockkit.testing.checkers import History, Interval
 from lockkit.testing.conformance.base import (
     PROCESSES,
     ROOMY,
@@ -19,13 +17,13 @@ from lockkit.testing.conformance.base import (
     nothing_left,
     queued,
 )
+from lockkit.testing.conformance.exclusion import each_was_alone, history_of
 
 __all__ = ["ReentryTests"]
 
 OWNER = "job-17"
 WORKERS = 4
 CYCLES = 40
-LONGEST = 4 * ANSWER_SECONDS
 
 
 @needs(Reentrant, Listed)
@@ -126,12 +124,7 @@ class ReentryTests:
             agent.share(api=api, name=name, uses=["reentrant"], cycles=CYCLES)
             for agent in agents(WORKERS)
         ]
-        history = History()
-        for future in running:
-            history += (Interval(*interval) for interval in future.result(LONGEST))
-        assert not [str(overlap) for overlap in history.overlaps()]
-        assert not [str(pair) for pair in history.fences_out_of_order()]
-        assert len(history.intervals) == WORKERS * CYCLES
+        each_was_alone(history_of(running), WORKERS * CYCLES)
 
 
 def job(client: AnyClient, name: str) -> AnyLock:

@@ -7,9 +7,7 @@ import pytest
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, KindMismatch
 from lockkit.model.types import Kind, LockState, Request
 from lockkit.stores.contract import Listed, Shared
-from lockkit.testing.agent import ANSWER_SECONDS
 from lockkit.testing.blocking import AnyClient, AnyLease, Api
-from lockkit.testing.checkers import History, Interval
 from lockkit.testing.conformance.base import (
     PROCESSES,
     ROOMY,
@@ -23,6 +21,7 @@ from lockkit.testing.conformance.base import (
     nothing_left,
     queued,
 )
+from lockkit.testing.conformance.exclusion import history_of
 from lockkit.testing.conformance.steps import claim, granted
 
 __all__ = ["SemaphoreTests"]
@@ -30,7 +29,6 @@ __all__ = ["SemaphoreTests"]
 PERMITS = 3
 WORKERS = 5
 CYCLES = 40
-LONGEST = 4 * ANSWER_SECONDS
 
 
 @needs(Shared, Listed)
@@ -207,9 +205,7 @@ class SemaphoreTests:
             agent.share(api=api, name=name, uses=["semaphore:2"], cycles=CYCLES)
             for agent in agents(WORKERS)
         ]
-        history = History()
-        for future in running:
-            history += (Interval(*interval) for interval in future.result(LONGEST))
+        history = history_of(running)
         assert not [str(crowd) for crowd in history.crowds(2)]
         assert len(history.intervals) == WORKERS * CYCLES
 
