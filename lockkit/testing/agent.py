@@ -14,7 +14,6 @@ import signal
 import threading
 from concurrent.futures import Future
 from itertools import count
-from types import TracebackType
 from typing import Any, Self
 
 from lockkit.testing._nursery import Nursery
@@ -53,12 +52,7 @@ class Agent:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
 
     @property

@@ -24,9 +24,9 @@ from lockkit.model.types import Mode, Release
 from lockkit.stores.sessions.connection import Rows
 from lockkit.stores.sessions.pymysql_connection import MySQLConnection
 from lockkit.testing import blocking
+from lockkit.testing.blocking import AnyClient, AnyLease
 from lockkit.testing.conformance.base import SOON, eventually
 from lockkit.testing.conformance.steps import claim, granted
-from lockkit.testing.protocols import AnyClient, AnyLease
 from lockkit.testing.proxy import FaultProxy
 
 TTL = 6.0

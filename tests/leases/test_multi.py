@@ -27,9 +27,8 @@ from lockkit.model.errors import (
     OutcomeUnknown,
 )
 from lockkit.model.types import Release, Request
-from lockkit.testing.blocking import AnyClient, BlockingClient, connect
+from lockkit.testing.blocking import AnyClient, AnyMultiLock, BlockingClient, connect
 from lockkit.testing.conformance.base import at_least_once, eventually, queued, waiters
-from lockkit.testing.protocols import AnyMultiLock
 
 NAMES = ("stock:b", "stock:a", "stock:é", "stock:a")
 ORDER = ("stock:a", "stock:b", "stock:é")

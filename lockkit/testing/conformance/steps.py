@@ -8,6 +8,7 @@ import pytest
 
 from lockkit.model.types import Busy, Gone, Grant, Mode, Owner, Release, Request
 from lockkit.stores.contract import Buried, Listed, Queued, Waited
+from lockkit.testing.blocking import AnyClient
 from lockkit.testing.conformance.base import (
     TTL,
     Spawn,
@@ -18,7 +19,6 @@ from lockkit.testing.conformance.base import (
     nothing_left,
     queued,
 )
-from lockkit.testing.protocols import AnyClient
 
 __all__ = ["StepTests"]
 
