@@ -58,8 +58,7 @@ class FaultProxy:
         self._drops: list[Fault] = []
         self._delays: list[Fault] = []
         self._faults: list[Fault] = []
-        self._silent = threading.Event()
-        self._refusing = threading.Event()
+        self._silent = self._refusing = False
         self._stopped = threading.Event()
         self._listener: socket.socket | None = None
         self._acceptor: threading.Thread | None = None
@@ -101,7 +100,7 @@ class FaultProxy:
 
     def refuse(self, refusing: bool = True) -> None:
         """Reset new connections at once, as if nothing listened; open ones stay."""
-        _set(self._refusing, refusing)
+        self._refusing = refusing
 
     def half_open(self, silent: bool = True) -> None:
         """Swallow both directions of old and new connections; nobody is told.
@@ -109,7 +108,7 @@ class FaultProxy:
         The data are lost: half_open(False) ends the connections that were silent.
         """
         with self._lock:
-            _set(self._silent, silent)
+            self._silent = silent
             swallowed = [] if silent else [link for link in self._links if link.swallowed]
         for link in swallowed:
             link.cut()
@@ -162,7 +161,7 @@ class FaultProxy:
 
     def _serve(self, client: socket.socket, target: Target) -> None:
         try:
-            if self._refusing.is_set():
+            if self._refusing:
                 raise ConnectionRefusedError
             store = connect(*target)
         except OSError:
@@ -218,7 +217,7 @@ class FaultProxy:
 
     def _swallows(self, link: Link) -> bool:
         with self._lock:
-            link.swallowed = link.swallowed or self._silent.is_set()
+            link.swallowed = link.swallowed or self._silent
         return link.swallowed
 
     def _pause(self) -> None:
@@ -257,13 +256,6 @@ def _take(orders: list[Fault], data: bytes) -> Fault | None:
                 orders.remove(fault)
             return fault
     return None
-
-
-def _set(event: threading.Event, value: bool) -> None:
-    if value:
-        event.set()
-    else:
-        event.clear()
 
 
 def _thread(work: Callable[..., None], *subjects: object) -> threading.Thread:

@@ -202,13 +202,9 @@ class _Log:
         self._ready = ready.encode()
         self._lines: deque[bytes] = deque(maxlen=200)
         self._changed = threading.Condition()
-        self._times_ready = 0
+        self.times_ready = 0
         self._ended = False
         self._thread: threading.Thread | None = None
-
-    @property
-    def times_ready(self) -> int:
-        return self._times_ready
 
     def follow(self, process: subprocess.Popen[bytes]) -> None:
         self._thread = threading.Thread(target=self._read, args=(process,), daemon=True)
@@ -216,8 +212,8 @@ class _Log:
 
     def wait_until_ready(self, seconds: float, times: int) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._ended or self._times_ready >= times, seconds)
-        return self._times_ready >= times
+            self._changed.wait_for(lambda: self._ended or self.times_ready >= times, seconds)
+        return self.times_ready >= times
 
     def text(self) -> str:
         return b"".join(list(self._lines)).decode(errors="replace")
@@ -238,7 +234,7 @@ class _Log:
 
     def _tell(self, *, ready: int = 0, ended: bool = False) -> None:
         with self._changed:
-            self._times_ready += ready
+            self.times_ready += ready
             self._ended = ended
             self._changed.notify_all()
 

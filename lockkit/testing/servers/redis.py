@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 __all__ = ["RedisServer", "ValkeyServer"]
 
 ADMIN = "lockkit-admin"
+CERTIFICATE = (
+    "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost "
+    "-keyout server.key -out server.crt"
+)
+"""How openssl makes one, and its key."""
 
 
 class RedisServer(Server):
@@ -132,29 +137,8 @@ class RedisServer(Server):
         openssl = find_program("openssl")
         if openssl is None:
             raise MissingServer("openssl", "apt-get install --yes openssl")
-        run(
-            [
-                openssl,
-                "req",
-                "-x509",
-                "-newkey",
-                "ec",
-                "-pkeyopt",
-                "ec_paramgen_curve:prime256v1",
-                "-nodes",
-                "-days",
-                "2",
-                "-subj",
-                "/CN=localhost",
-                "-addext",
-                f"subjectAltName=DNS:localhost,IP:{HOST}",
-                "-keyout",
-                "server.key",
-                "-out",
-                "server.crt",
-            ],
-            self.directory,
-        )
+        names = f"subjectAltName=DNS:localhost,IP:{HOST}"
+        run([openssl, *CERTIFICATE.split(), "-addext", names], self.directory)
 
 
 class ValkeyServer(RedisServer):
