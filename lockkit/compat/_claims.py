@@ -158,7 +158,8 @@ class Queueing:
                 deadline = -math.inf if hold.lost(now()) else hold.deadline
         name = self._encoded(self.name).decode(errors="surrogateescape")
         request = Request(name, token, FOREVER, "")
-        return Hold(request, None, deadline, now(), whole=False)  # not whole: the server decides
+        granted = Granted(request, None, deadline, now(), whole=False)  # the server decides
+        return Hold(granted)
 
     @contextmanager
     def _extending(self, additional: Any, *, replaces: bool) -> Iterator[None]:
@@ -182,11 +183,6 @@ class Queueing:
         return LockNotOwnedError(text, lock_name=self.name)
 
 
-def hold_of(granted: Granted) -> Hold:
-    request, fence, deadline = granted.request, granted.fence, granted.deadline
-    return Hold(request, fence, deadline, granted.now, whole=granted.whole)
-
-
 def acquiring(
     store: Waited, call: AcquireCall, taken: Callable[[Hold], None], first: Made | None = None
 ) -> Step[None]:
@@ -201,7 +197,7 @@ def acquiring(
         granted = yield from waiting.acquire(store, request, wait, call.new_token, first=first)
         first = None
         try:
-            hold = hold_of(granted)
+            hold = Hold(granted)
             if not granted.whole or _may_be_short(granted.request):
                 yield from holding.extend(store, hold, request.ttl)
             taken(hold)

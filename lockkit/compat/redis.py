@@ -42,7 +42,6 @@ from lockkit.compat._claims import (
     acquiring,
     client_for,
     errors_of_redis,
-    hold_of,
 )
 from lockkit.engine import holding
 from lockkit.leases.aio_client import AsyncLockClient
@@ -50,6 +49,7 @@ from lockkit.leases.client import LockClient
 from lockkit.model.clock import now
 from lockkit.runtime import process
 from lockkit.runtime.aio_run import arun
+from lockkit.runtime.hold import Hold
 from lockkit.runtime.run import run
 from lockkit.stores.redis.aio_pool_wire import AsyncPoolWire
 from lockkit.stores.redis.handed import LentStore
@@ -80,7 +80,7 @@ class Lock(Queueing, redis.lock.Lock):
                 client._acquire(
                     cast(LentStore, client.store),
                     claim.request,
-                    lambda granted: taken(hold_of(granted)),
+                    lambda granted: taken(Hold(granted)),
                     lambda first: acquiring(client._queue, claim, taken, first),
                 )
         except AcquireTimeout:

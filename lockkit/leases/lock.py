@@ -159,8 +159,7 @@ class BaseLock(Generic[AnyLease]):
     def _leased(self, granted: Granted) -> AnyLease:
         """Make the lease. If this raises, the caller must abandon the claim."""
         client = self._client
-        request, fence, deadline, moment, whole = granted
-        lease = client._lease(Hold(request, fence, deadline, moment, whole=whole))
+        lease = client._lease(Hold(granted))
         try:
             if self.on_lost is not None:
                 lease._tell_when_lost(self.on_lost)

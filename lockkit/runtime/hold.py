@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from lockkit.engine.times import before_drift, drift
 from lockkit.model.errors import LeaseLost
-from lockkit.model.types import Request
+from lockkit.model.types import Granted, Request
 from lockkit.runtime import process
 
 _numbers = count(1)
@@ -75,15 +75,8 @@ class Hold:
         "token",
     )
 
-    def __init__(
-        self,
-        request: Request,
-        fence: int | None,
-        deadline: float,
-        now: float,
-        *,
-        whole: bool = True,
-    ) -> None:
+    def __init__(self, granted: Granted) -> None:
+        request, fence, deadline, now, whole = granted
         self.name, self.token = request.name, request.token
         self._terms = _terms_once(request[2:])
         self.fence = fence

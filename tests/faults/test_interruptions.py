@@ -10,7 +10,7 @@ from asking import AskingStore, Attempt, Free, Withdraw
 from lockkit.engine import holding, waiting
 from lockkit.engine.effects import Later
 from lockkit.model.errors import LayoutMismatch, OutcomeUnknown
-from lockkit.model.types import Gone, Mode, Release, Request
+from lockkit.model.types import Gone, Granted, Mode, Release, Request
 from lockkit.runtime.hold import Hold
 
 STORE: Any = AskingStore()
@@ -22,7 +22,7 @@ def acquiring() -> Any:
 
 
 def releasing(hold: Hold | None = None) -> Any:
-    hold = hold or Hold(REQUEST, 7, 110.0, 100.0)
+    hold = hold or Hold(Granted(REQUEST, 7, 110.0, 100.0))
     return holding.release(STORE, hold, lambda: 100.0)
 
 
@@ -78,7 +78,7 @@ def test_a_token_in_doubt_is_withdrawn_before_another_is_drawn() -> None:
 
 
 def test_a_lease_known_to_be_lost_was_not_released_by_a_request_without_reply() -> None:
-    hold = Hold(REQUEST, 7, 110.0, 100.0)
+    hold = Hold(Granted(REQUEST, 7, 110.0, 100.0))
     hold.lose()
     steps = releasing(hold)
     next(steps)

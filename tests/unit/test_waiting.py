@@ -81,7 +81,7 @@ def acquire(timeout: float | None = 5.0) -> Play:
 
 
 def hold() -> Hold:
-    return Hold(Request("stock:42", "token-1", TTL, "owner"), 7, 109.0, 100.0)
+    return Hold(Granted(Request("stock:42", "token-1", TTL, "owner"), 7, 109.0, 100.0))
 
 
 def token(step: Step | None) -> str:

@@ -155,8 +155,7 @@ class FlowMachine(RuleBasedStateMachine):
         except StopIteration as end:
             one.flow = one.step = None
             if isinstance(end.value, Granted):
-                request, fence, deadline, now, whole = end.value
-                one.hold = Hold(request, fence, deadline, now, whole=whole)
+                one.hold = Hold(end.value)
                 self.fences.append(one.hold.fence)
         except (AcquireTimeout, LeaseLost, BackendError, UpgradeRefused, asyncio.CancelledError):
             one.flow = one.step = None
