@@ -29,7 +29,7 @@ import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 import pytest
 
@@ -72,8 +72,11 @@ def lockkit_memory() -> Iterator[LockClient]:
     _forget_clients()
 
 
-class HoldLock(Protocol):
-    """The type of the fixture ``hold_lock``."""
+class HoldLock:
+    """The fixture ``hold_lock``: call it to hold a name, at most until the end of the test."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
 
     def __call__(
         self,
@@ -89,28 +92,17 @@ class HoldLock(Protocol):
 
         kind: "mutex", "reentrant", "read", "write", or "semaphore" with ``permits``, of which this
         holds one. Choose what the code under test asks for: another kind raises KindMismatch."""
+        found = _client(alias, client, app)
+        held = HeldLock(found.store, _request(found, name, kind, permits))
+        self._stack.callback(held.release)
+        return held
 
 
 @pytest.fixture
 def hold_lock() -> Iterator[HoldLock]:
-    """Hold names as another process would, at most until the end of the test."""
+    """Hold names as another process would."""
     with ExitStack() as stack:
-
-        def hold(
-            name: str,
-            *,
-            alias: str = "default",
-            client: _Client | None = None,
-            app: Flask | None = None,
-            kind: str = "mutex",
-            permits: int | None = None,
-        ) -> HeldLock:
-            found = _client(alias, client, app)
-            held = HeldLock(found.store, _request(found, name, kind, permits))
-            stack.callback(held.release)
-            return held
-
-        yield hold
+        yield HoldLock(stack)
 
 
 class HeldLock:
