@@ -84,10 +84,8 @@ INJECTIONS = 5
 T = TypeVar("T")
 
 
-class Connect(Protocol):
-    """Makes a client that is closed after the test."""
-
-    def __call__(self, url: str | None = None, **options: Any) -> AnyClient: ...
+Connect = Callable[..., AnyClient]
+"""Takes a URL and options. Makes a client that is closed after the test."""
 
 
 class Spawn(Protocol):
