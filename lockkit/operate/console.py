@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shutil
 from enum import IntEnum
@@ -49,18 +50,12 @@ class Readable(Protocol):
     def isatty(self) -> bool: ...
 
 
-class Closed:
-    """Replaces a stream that the process was started without, as some cron jobs are."""
+class Closed(io.StringIO):
+    """Replaces a stream that the process was started without, as some cron jobs are. It is empty,
+    and keeps nothing."""
 
-    def write(self, text: str, /) -> object: ...
-
-    def flush(self) -> None: ...
-
-    def isatty(self) -> bool:
-        return False
-
-    def readline(self) -> str:
-        return ""
+    def write(self, text: str, /) -> int:
+        return len(text)
 
 
 class Console:
