@@ -45,7 +45,8 @@ class ServerFailed(RuntimeError):
 class Server(ABC):
     """One server process. start() and stop() or ``with``; usable again after stop().
 
-    The port, and what is on disk, stay the same over restart() and kill() + start().
+    The port, and what is on disk, stay the same over restart() and kill() + start(). What
+    ``options`` are says each kind of server.
     """
 
     ready: ClassVar[str]
@@ -55,7 +56,8 @@ class Server(ABC):
     abort_signal: ClassVar[signal.Signals] = signal.SIGKILL
     """The signal that ends it without delay and leaves nothing behind."""
 
-    def __init__(self) -> None:
+    def __init__(self, *options: str) -> None:
+        self.options = options
         self.port = free_port()
         self.directory = Path(tempfile.gettempdir(), f"lockkit-{secrets.token_hex(6)}")
         self._process: subprocess.Popen[bytes] | None = None

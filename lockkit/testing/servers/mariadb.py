@@ -30,10 +30,6 @@ class MariaDBServer(Server):
 
     ready: ClassVar[str] = "ready for connections"
 
-    def __init__(self, *options: str) -> None:
-        super().__init__()
-        self.options = options
-
     @property
     def url(self) -> str:
         return self.url_of("lockkit")

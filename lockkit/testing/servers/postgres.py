@@ -42,10 +42,6 @@ class PostgresServer(Server):
     stop_signal: ClassVar[signal.Signals] = signal.SIGINT  # do not wait for clients
     abort_signal: ClassVar[signal.Signals] = signal.SIGQUIT
 
-    def __init__(self, *options: str) -> None:
-        super().__init__()
-        self.options = options
-
     @property
     def url(self) -> str:
         return self.url_of("postgres")

@@ -42,8 +42,7 @@ class RedisServer(Server):
         persist: bool = False,
         tls: bool = False,
     ) -> None:
-        super().__init__()
-        self.options = options
+        super().__init__(*options)
         self.users = dict(users or {})
         self.password = password
         self.persist = persist

@@ -47,8 +47,7 @@ class ZooKeeperServer(Server):
     ready: ClassVar[str] = "binding to port"
 
     def __init__(self, *options: str, tick: float = TICK) -> None:
-        super().__init__()
-        self.options = options
+        super().__init__(*options)
         self.tick = tick
 
     @property
