@@ -21,7 +21,7 @@ class ConversionError(InvalidName):
     """The value is not of the type that the template says. The message does not show it."""
 
 
-def converted(conversion: str, shown: str, value: object) -> object:
+def converted(conversion: str, shown: object, value: object) -> object:
     """The value that the text stands for. ``shown`` is the field, as the error shows it.
 
     Raises ConversionError. A type that cannot make a name is refused later, by the template.

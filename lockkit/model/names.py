@@ -172,12 +172,8 @@ def _not_separated(template: str, first: Field, second: Field) -> InvalidName:
     )
 
 
-AS_IT_IS = {"", "str"}
-"""The conversions of a string that change nothing."""
-
-
 def _encoded(field: Field, value: object) -> str:
-    text = value if type(value) is str and field.conversion in AS_IT_IS else _text(field, value)
+    text = _text(field, value)
     if not text:
         raise InvalidName(f"{field} has no value")
     if len(text) > LONGEST_NAME:  # encoding does not shorten it, so megabytes are not encoded
@@ -186,17 +182,17 @@ def _encoded(field: Field, value: object) -> str:
 
 
 def _text(field: Field, value: object) -> str:
-    from uuid import UUID
-
-    value = converted(field.conversion, str(field), value)
+    value = converted(field.conversion, field, value)
     if isinstance(value, str):
         return str.__str__(value)  # the value that it equals, even if an enum overrides str()
     if isinstance(value, int) and not isinstance(value, bool):
         return _digits(field, value)
-    if isinstance(value, UUID):
-        return UUID.__str__(value)
     if value is None:
         return ""
+    from uuid import UUID
+
+    if isinstance(value, UUID):
+        return UUID.__str__(value)
     raise InvalidName(f"{field} is a {type(value).__name__}; a string or int is needed")
 
 
