@@ -257,6 +257,7 @@ class Lease(BaseLease, ThreadLease):
             self._given_back()
 
     def _end(self, error: type[BaseException] | None) -> None:
+        self._ends_by(error)
         if self.released:
             return
         was_lost = self._overdue

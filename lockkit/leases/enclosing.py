@@ -122,10 +122,6 @@ class EnclosingLease(Lease):
         if error is not None:
             self._fails = True
 
-    def _end(self, error: type[BaseException] | None) -> None:
-        self._ends_by(error)
-        super()._end(error)
-
     def _hand_on(self) -> None:
         if self.released or hasattr(self, "_is_free"):
             return
