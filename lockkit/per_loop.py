@@ -30,8 +30,7 @@ class PerLoop(Generic[C]):
     def __init__(self, make: Callable[[str], C]) -> None:
         self._make = make
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Clients[C]] = WeakKeyDictionary()
-        self._renew_mutex()
-        process.after_fork(self._renew_mutex)
+        process.in_each_process(self._renew_mutex)
 
     def _renew_mutex(self) -> None:
         self._mutex = threading.Lock()

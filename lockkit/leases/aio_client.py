@@ -66,8 +66,7 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
         self._wire = store.async_wire(is_shared=is_shared)
         self._watchdog = AsyncWatchdog(self._queue, self._wire, partial(load_store, settings))
         tell_doubts(self._wire, self._watchdog.doubt)
-        self._forget_loop()
-        process.after_fork(self._forget_loop)
+        process.in_each_process(self._forget_loop)
 
     @classmethod
     def beside(cls, blocking: LockClient) -> Self:

@@ -280,8 +280,7 @@ class Clients(Generic[C]):
     def __init__(self, make: Callable[[str], C]) -> None:
         self._make = make
         self._clients: dict[str, C] = {}
-        self._renew_mutex()
-        process.after_fork(self._renew_mutex)
+        process.in_each_process(self._renew_mutex)
 
     def _renew_mutex(self) -> None:
         """In a forked child: a thread that exists only in the parent may hold the old one."""

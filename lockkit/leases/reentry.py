@@ -48,8 +48,7 @@ class Entries:
     """The reentrant claims of one client. Thread-safe; a forked child starts with none."""
 
     def __init__(self) -> None:
-        self._forget()
-        process.after_fork(self._forget)
+        process.in_each_process(self._forget)
 
     def _forget(self) -> None:
         self._lock = threading.RLock()  # a lease may be collected, and leave, in here

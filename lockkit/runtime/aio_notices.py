@@ -23,8 +23,7 @@ class AsyncNotices(BaseNotices):
 
     def __init__(self) -> None:
         self._telling: set[asyncio.Future[None]] = set()  # the loop keeps only weak references
-        self._reset()
-        process.after_fork(self._reset)
+        process.in_each_process(self._reset)
 
     def _reset(self) -> None:
         self._deadlines = Deadlines()

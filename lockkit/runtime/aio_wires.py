@@ -66,8 +66,7 @@ class ThreadWire(AsyncLocalWire):
     def __init__(self, close: Callable[[], object]) -> None:
         """``close``: closes what the calls have opened."""
         self._close = close
-        self._forget()
-        process.after_fork(self._forget)
+        process.in_each_process(self._forget)
 
     def _forget(self) -> None:
         """Start without threads: after a fork they are in the parent."""

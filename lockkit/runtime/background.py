@@ -21,8 +21,7 @@ class Background(ABC):
     thread_name = "lockkit"
 
     def __init__(self) -> None:
-        self._reset()
-        process.after_fork(self._reset)
+        process.in_each_process(self._reset)
 
     def _reset(self) -> None:
         self._starting = native.mutex()

@@ -214,6 +214,12 @@ def after_fork(method: Callable[[], Any]) -> None:
     _register(_after_fork, method)
 
 
+def in_each_process(method: Callable[[], Any]) -> None:
+    """Call a bound method now, and in every forked child, as long as its object lives."""
+    method()
+    after_fork(method)
+
+
 def around_fork(before: Callable[[], Any], in_parent: Callable[[], Any]) -> None:
     """Have bound methods called: ``before`` once, ahead of each fork; ``in_parent`` twice after it.
 

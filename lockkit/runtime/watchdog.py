@@ -42,8 +42,7 @@ class BaseWatchdog(ABC):
         """``again`` makes another store of the same settings, with connections of its own."""
         self._store = store
         self._again = again
-        self._reset()
-        process.after_fork(self._reset)
+        process.in_each_process(self._reset)
         process.at_exit(self._begin_exit, self._finish_exit)
 
     @abstractmethod

@@ -36,8 +36,7 @@ class FairQueue(Waited):
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._forget()
-        process.after_fork(self._forget)
+        process.in_each_process(self._forget)
 
     def _forget(self) -> None:
         self._mutex = native.mutex()

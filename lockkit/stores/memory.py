@@ -43,8 +43,7 @@ class MemoryStore(Pushed, Fenced, Shared, Reentrant, Buried, Listed, ProcessLoca
     """The grant rule over a dict, under one mutex. A forked child starts with no locks."""
 
     def __init__(self) -> None:
-        self._forget()
-        process.after_fork(self._forget)
+        process.in_each_process(self._forget)
 
     @classmethod
     def from_settings(cls, settings: AliasSettings) -> MemoryStore:
@@ -174,8 +173,7 @@ class _Shared:
 
     def __init__(self) -> None:
         self._stores = weakref.WeakValueDictionary[tuple[str, str], MemoryStore]()
-        self._renew_mutex()
-        process.after_fork(self._renew_mutex)
+        process.in_each_process(self._renew_mutex)
 
     def _renew_mutex(self) -> None:
         self._mutex = native.mutex()

@@ -12,8 +12,7 @@ class WaitingRoom:
     """The places of one process. A forked child begins with an empty room."""
 
     def __init__(self) -> None:
-        self._empty()
-        process.after_fork(self._empty)
+        process.in_each_process(self._empty)
 
     def _empty(self) -> None:
         self.mutex = threading.Lock()

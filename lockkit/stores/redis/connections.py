@@ -43,8 +43,7 @@ class OwnConnections:
     def __init__(self, make: Maker) -> None:
         self.fresh = make
         self._idle: deque[Connection] = deque()
-        self._forget()
-        process.after_fork(self._forget)
+        process.in_each_process(self._forget)
 
     def _forget(self) -> None:
         """In a forked child: close its copies of the sockets. They stay open in the parent."""

@@ -36,8 +36,7 @@ class RedisWire:
     def __init__(self, connections: Connections, inbox: Inbox) -> None:
         self._connections = connections
         self._inbox = inbox
-        self._forget()
-        process.after_fork(self._forget)
+        process.in_each_process(self._forget)
 
     def _forget(self) -> None:
         self._waiting: dict[Signal, native.Wake] = {}

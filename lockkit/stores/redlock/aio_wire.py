@@ -28,8 +28,7 @@ class AsyncRedlockWire(AsyncLocalWire):
         self._patience = patience
         self._inherited: list[object] = []
         self._nodes: list[_Node] = []
-        self._start()
-        process.after_fork(self._start)
+        process.in_each_process(self._start)
 
     def _start(self) -> None:
         """A forked child neither uses nor shuts down the sockets of its parent."""

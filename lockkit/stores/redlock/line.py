@@ -183,8 +183,7 @@ class Lines:
 
     def __init__(self, make: Maker) -> None:
         self._make = make
-        self._forget()
-        process.after_fork(self._forget)
+        process.in_each_process(self._forget)
 
     def _forget(self) -> None:
         self._idle = deque[Line]()
