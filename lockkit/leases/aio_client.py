@@ -234,7 +234,7 @@ class AsyncLock(TaskLock["AsyncLease"], BaseLock["AsyncLease"]):
         self._permitted()
         wait = self.timeout if timeout is UNSET else check_timeout("timeout", timeout)
         request = self._request(client, wait)
-        going_on = partial(self._acquiring, timeout, request)
+        going_on = partial(self._asking, request, wait)
         return await client._acquire(store, request, self._leased, going_on)
 
     async def _allow(self) -> None:

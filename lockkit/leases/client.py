@@ -204,12 +204,8 @@ class Lock(_ThreadLock, _BaseLock):
         self._permitted()
         wait = self.timeout if timeout is UNSET else check_timeout("timeout", timeout)
         request = self._request(client, wait)
-        return client._acquire(
-            store,
-            request,
-            self._leased,
-            lambda first: self._acquiring(timeout, request, first),
-        )
+        going_on = partial(self._asking, request, wait)
+        return client._acquire(store, request, self._leased, going_on)
 
     def _itself(self) -> str:
         return entrants.of_thread()

@@ -122,24 +122,20 @@ class BaseLock(Generic[AnyLease]):
     def _permitted(self) -> None:
         """For adapters: raise if the lock must not be acquired now."""
 
-    def _acquiring(
-        self,
-        timeout: float | None | Unset,
-        request: Request | None = None,
-        first: Made | None = None,
-    ) -> Step[AnyLease]:
-        """Acquire. If this is interrupted anywhere, it leaves no lease and no place in the queue.
-
-        ``first``: the first attempt with this request, if it has already been made.
-        """
-        client = self._client
+    def _acquiring(self, timeout: float | None | Unset) -> Step[AnyLease]:
+        """Acquire. If this is interrupted, it leaves no lease and no place in the queue."""
         wait = self.timeout if timeout is UNSET else check_timeout("timeout", timeout)
-        if request is None:
-            self._permitted()
-            is_reentrant = self._usage.kind is Kind.REENTRANT
-            if is_reentrant and (again := (yield from self._entering_again())):
-                return again
-            request = self._request(client, wait)
+        self._permitted()
+        is_reentrant = self._usage.kind is Kind.REENTRANT
+        if is_reentrant and (again := (yield from self._entering_again())):
+            return again
+        return (yield from self._asking(self._request(self._client, wait), wait))
+
+    def _asking(
+        self, request: Request, wait: float | None, first: Made | None = None
+    ) -> Step[AnyLease]:
+        """Acquire with this request. ``first``: the first attempt, if it was made already."""
+        client = self._client
         try:
             granted = yield from waiting.acquire(
                 client._queue, request, wait, new_token, first=first

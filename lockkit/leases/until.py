@@ -10,14 +10,14 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
-from lockkit.engine.effects import Made, Step
+from lockkit.engine.effects import Step
 from lockkit.leases.blocks import giving_up
 from lockkit.leases.client import Lease, Lock
 from lockkit.leases.lease import give_back
 from lockkit.leases.lock import REENTERED
 from lockkit.model.checks import one_of
 from lockkit.model.errors import ConfigurationError, OpenTransaction
-from lockkit.model.types import UNSET, Request, Unset
+from lockkit.model.types import UNSET, Unset
 
 if TYPE_CHECKING:
     from lockkit.leases.enclosing import EnclosingClient
@@ -125,12 +125,7 @@ class CommitLock(Lock):
     def acquire(self, timeout: float | None | Unset = UNSET) -> Lease:
         return self._client.perform(self._acquiring(timeout))
 
-    def _acquiring(
-        self,
-        timeout: float | None | Unset,
-        request: Request | None = None,
-        first: Made | None = None,
-    ) -> Step[Lease]:
+    def _acquiring(self, timeout: float | None | Unset) -> Step[Lease]:
         """Acquire; or return a lease again that a transaction keeps, if it serves this lock.
 
         Raises OpenTransaction if a transaction has a snapshot that is older than the grant.
