@@ -21,7 +21,6 @@ from lockkit.operate.console import Console, Exit, UsageError
 from lockkit.operate.inspect import RESOLVED, Process, process_of
 from lockkit.operate.stores import Row, Stores
 from lockkit.operate.text import escape, printable
-from lockkit.runtime import process
 
 _log = logging.getLogger("lockkit.audit")
 """One line for each attempt, as a warning: without a logging configuration it is printed."""
@@ -260,4 +259,4 @@ def _operator() -> str:
         user = "?"
     sudo_user = os.environ.get("SUDO_USER")
     sudo = f" sudo_user={escape(sudo_user)}" if sudo_user else ""
-    return f"{user}@{process.host()}:{os.getpid()} uid={os.getuid()}{sudo}"
+    return f"{user}@{os.uname().nodename}:{os.getpid()} uid={os.getuid()}{sudo}"

@@ -95,7 +95,7 @@ def process_of(owner: Owner | None) -> Process:
     has no meaning here, even if its host name is that of this machine."""
     if owner is None or owner.pid <= 0:
         return Process.UNKNOWN
-    if owner.host != process.host() or owner.space != process.space():
+    if not process.is_here(owner):
         return Process.ELSEWHERE
     return _process(owner, int(local_clock()))
 

@@ -90,6 +90,11 @@ def started(pid: int) -> str:
     return ticks.decode() if ticks.isdigit() else ""
 
 
+def is_here(owner: Owner) -> bool:
+    """Whether its pid means something in this process, or the system does not say where it does."""
+    return owner.host == _process.host and owner.space == _process.space
+
+
 def is_dead(owner: Owner) -> bool:
     """Whether the owner's process is certainly gone. False: it is alive, or that is not known.
 
@@ -97,9 +102,7 @@ def is_dead(owner: Owner) -> bool:
     is gone if its pid does not exist, or is that of a process that started at another moment.
     Limit: if the pid is now that of another user's process, the answer is False.
     """
-    if not owner.space or owner.space != _process.space or owner.host != _process.host:
-        return False
-    if os.name != "posix" or owner.pid <= 0:
+    if not owner.space or not is_here(owner) or os.name != "posix" or owner.pid <= 0:
         return False
     try:
         os.kill(owner.pid, 0)
@@ -135,16 +138,6 @@ def notice_fork() -> None:
         with _process.noticing:
             if os.getpid() != _process.known_as:
                 _in_child()
-
-
-def host() -> str:
-    return _process.host
-
-
-def space() -> str:
-    """The space within which this process's pid means something: see ``Owner``. Empty if the system
-    does not say."""
-    return _process.space
 
 
 def instance_id() -> str:

@@ -93,10 +93,10 @@ class HintInbox(Inbox):
 def processes_here(owners: list[str]) -> frozenset[int] | None:
     """The processes of these owners, without this process. None: one of them may be on another
     machine or in another container."""
-    here, found = (process.host(), process.space()), set()
+    found = set()
     for text in owners:
         owner = Owner.decode(text)
-        if (owner.host, owner.space) != here or owner.pid <= 0:
+        if not process.is_here(owner) or owner.pid <= 0:
             return None
         found.add(owner.pid)
     return frozenset(found - {os.getpid()})
