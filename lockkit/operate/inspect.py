@@ -232,7 +232,8 @@ def _process(owner: Owner, _second: int) -> Process:
         pass  # the process of another user
     except (OSError, OverflowError):  # not a valid pid, or its machine is not known
         return Process.UNKNOWN
-    return _STATES.get(_state(owner.pid), Process.RUNNING)
+    state, *_ = process.status(owner.pid) or [b""]
+    return _STATES.get(state, Process.RUNNING)
 
 
 _STATES = {
@@ -241,12 +242,3 @@ _STATES = {
     b"T": Process.STOPPED,
     b"t": Process.STOPPED,
 }
-
-
-def _state(pid: int) -> bytes:
-    """The letter for the state of the process; empty if the system does not say."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return stat.read().rpartition(b")")[2].split(None, 1)[0]
-    except (OSError, IndexError):
-        return b""

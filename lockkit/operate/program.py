@@ -282,14 +282,11 @@ class _Program:
         not say."""
         if self._group is None:
             return False
-        found = list(Path("/proc").glob("[0-9]*/stat"))
-        return not found or any(map(self._is_of_group, found))
+        found = list(Path("/proc").glob("[0-9]*"))
+        return not found or any(self._is_of_group(int(each.name)) for each in found)
 
-    def _is_of_group(self, stat: Path) -> bool:
-        try:
-            pid, _, rest = stat.read_bytes().rpartition(b")")
-        except OSError:  # it has ended
+    def _is_of_group(self, pid: int) -> bool:
+        if pid == self._group:  # the guard
             return False
-        state, _, group, *_ = rest.split()
-        is_guard = int(pid.split()[0]) == self._group
-        return int(group) == self._group and not is_guard and state not in (b"Z", b"X")
+        state, _, group, *_ = process.status(pid) or (b"X", b"", b"0")
+        return int(group) == self._group and state not in (b"Z", b"X")

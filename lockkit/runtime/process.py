@@ -77,14 +77,22 @@ def _namespace(kind: str) -> str:
         raise
 
 
+def status(pid: int) -> list[bytes]:
+    """The fields of /proc/…/stat, from the state of the process on. Empty if there are none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
 def started(pid: int) -> str:
     """When the process started, in clock ticks since the boot. Empty if that is not known, because
     /proc is missing or shows another pid namespace."""
     try:
         if os.readlink("/proc/self") != str(os.getpid()):
             return ""
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            ticks = stat.read().rpartition(b")")[2].split()[19]
+        ticks = status(pid)[19]
     except (OSError, IndexError):
         return ""
     return ticks.decode() if ticks.isdigit() else ""
