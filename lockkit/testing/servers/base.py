@@ -45,8 +45,8 @@ class ServerFailed(RuntimeError):
 class Server(ABC):
     """One server process. start() and stop() or ``with``; usable again after stop().
 
-    The port, and what is on disk, stay the same over restart() and kill() + start(). What
-    ``options`` are says each kind of server.
+    The port, and what is on disk, stay the same over restart() and kill() + start(). Each
+    kind of server says what its ``options`` are.
     """
 
     ready: ClassVar[str]
