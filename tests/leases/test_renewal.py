@@ -28,7 +28,7 @@ from lockkit.model.errors import (
     StoreRefused,
 )
 from lockkit.model.settings import settings_from_url
-from lockkit.model.types import LeaseState, Release, Renewal, Request
+from lockkit.model.types import Granted, LeaseState, Release, Renewal, Request
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.schedule import RETRY, Schedule
 from lockkit.runtime.watchdog import Watchdog
@@ -48,7 +48,7 @@ def request(token: str = "a") -> Request:
 
 
 def hold(token: str = "a", kind: type[Hold] = Hold) -> Hold:
-    return kind(request(token), 1, START + TTL - drift(TTL), START)
+    return kind(Granted(request(token), 1, START + TTL - drift(TTL), START))
 
 
 @pytest.fixture
