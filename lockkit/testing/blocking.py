@@ -29,7 +29,8 @@ AnyLock: TypeAlias = Lock
 AnyMultiLock: TypeAlias = MultiLock
 """The blocking classes, or what has their methods and calls those of asyncio."""
 
-WRAPPED = (aio.AsyncLock, aio.AsyncLease, AsyncMultiLock, AsyncMultiLease, RWLock)
+LEASES = (aio.AsyncLease, AsyncMultiLease)
+LOCKS = (aio.AsyncLock, AsyncMultiLock, RWLock)
 
 Api = Literal["sync", "async"]
 R = TypeVar("R")
@@ -78,7 +79,7 @@ class _Loop:
 
 class _Blocking:
     """An object of the asyncio API. Its coroutines are run to their end, in its loop, and the locks
-    and leases that it returns are wrapped likewise."""
+    and leases that it returns are wrapped likewise. Locks cannot begin a ``with`` statement."""
 
     def __init__(self, wrapped: Any, loop: _Loop) -> None:
         self._wrapped = wrapped
@@ -91,12 +92,6 @@ class _Blocking:
     def __getitem__(self, name: str) -> Any:
         return self._result(self._wrapped[name])
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._loop.run(self._wrapped.__aexit__(*error))
-
     def _call(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
         return self._result(method(*args, **options))
 
@@ -105,7 +100,17 @@ class _Blocking:
             found = self._loop.run(found)
         elif inspect.isasyncgen(found):
             found = iter(self._loop.run(_all(found)))
-        return _Blocking(found, self._loop) if isinstance(found, WRAPPED) else found
+        if isinstance(found, LEASES):
+            return _BlockingLease(found, self._loop)
+        return _Blocking(found, self._loop) if isinstance(found, LOCKS) else found
+
+
+class _BlockingLease(_Blocking):
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._loop.run(self._wrapped.__aexit__(*error))
 
 
 class BlockingClient(_Blocking):

@@ -100,7 +100,7 @@ class HoldLock:
 
 @pytest.fixture
 def hold_lock() -> Iterator[HoldLock]:
-    """Hold names as another process would."""
+    """Hold names as another process would, at most until the end of the test."""
     with ExitStack() as stack:
         yield HoldLock(stack)
 
