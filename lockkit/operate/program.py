@@ -282,8 +282,8 @@ class _Program:
         not say."""
         if self._group is None:
             return False
-        found = list(Path("/proc").glob("[0-9]*"))
-        return not found or any(self._is_of_group(int(each.name)) for each in found)
+        found = list(Path("/proc").glob("[0-9]*/stat"))
+        return not found or any(self._is_of_group(int(each.parent.name)) for each in found)
 
     def _is_of_group(self, pid: int) -> bool:
         if pid == self._group:  # the guard

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
@@ -71,8 +70,11 @@ def check_store() -> list[CheckMessage]:
     """Whether each alias' store answers, and whether it is configured to keep its data."""
     found: list[CheckMessage] = []
     for alias in conf.known_aliases():
-        with suppress(ConfigurationError):  # E003 reports it
-            found += map(message_of, store_findings(locks[alias]))
+        try:
+            client = locks[alias]
+        except ConfigurationError:  # E003 reports it
+            continue
+        found += map(message_of, store_findings(client))
     return found
 
 

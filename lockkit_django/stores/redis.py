@@ -52,8 +52,9 @@ def _pool_of_cache(alias: str) -> Any:
     except NotImplementedError:  # a ShardClient has several pools
         pass
     except AttributeError:
-        if cache is None:  # its options have the wrong type
-            raise ConfigurationError(f"the cache {alias!r} cannot be made") from None
+        if cache is None:  # it cannot even be made: its options have the wrong type, say
+            text = f"the cache {alias!r} cannot be used: it raises AttributeError"
+            raise ConfigurationError(text) from None
     except Exception as error:  # noqa: BLE001  of the cache or a driver; its text may show the URL
         kind = type(error).__name__
         raise ConfigurationError(f"the cache {alias!r} cannot be used: it raises {kind}") from None

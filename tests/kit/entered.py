@@ -25,7 +25,8 @@ def files_entered(call: Callable[[], Any]) -> Counter[str]:
     Finalizers of older garbage do not count, nor threads that begin now but were started before."""
     found: Counter[str] = Counter()
     # Also those that were made and have not begun: another thread starts the one of a client.
-    others = {*threading._dangling}  # type: ignore[attr-defined]
+    made = tuple(threading._dangling.data)  # type: ignore[attr-defined]  # at once: others add to it
+    others = {reference() for reference in made}
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         path = Path(frame.f_code.co_filename)
