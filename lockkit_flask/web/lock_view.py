@@ -41,7 +41,7 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
       that gets the URL's parameters and returns a name. Several names are taken all or none.
     - ``timeout``: seconds to wait (default: that of LOCKKIT_VIEWS; 0: do not wait; None: for ever).
     - ``ttl``: seconds that the lease lives unrenewed (default: that of the alias).
-    - ``alias``: the key in LOCKKIT of the backend that keeps the lock.
+    - ``alias``: the key in LOCKKIT of the store that keeps the lock.
     - ``kind``: "mutex", "reentrant", "read" or "write" of a reader-writer lock, or "semaphore" with
       its number of ``permits``.
     - ``on_busy(error)``: returns the answer if the lock is busy (default: 423 with Retry-After; 503
