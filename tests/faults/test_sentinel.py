@@ -175,7 +175,10 @@ def test_a_master_that_is_cut_off_is_left(group: SentinelGroup, client: AnyClien
     client.lock("warm-up").acquire().release()
     with group.master.client() as cut_off:
         cut_off.config_set("min-replicas-to-write", 1)
-    until(lambda: knows_the_new_one(group), "all of them know the new master")
+        until(lambda: knows_the_new_one(group), "all of them know the new master")
+        until(
+            lambda: not cut_off.info("replication")["connected_slaves"], "it has lost its replica"
+        )
     with pytest.raises(lockkit.BackendUnavailable, match="NOREPLICAS"):
         client.lock("stock:42").acquire()
     with client.lock("stock:42").acquire(), group.replica.client() as promoted:
