@@ -9,6 +9,7 @@ up, and raises it again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from lockkit.engine.effects import Later, Made, Step
@@ -36,6 +37,15 @@ OWN = (
     "Use the lease it already has (in a view, that of lock_view), or say reentrant=True in both "
     "places"
 )
+
+OWN_VIEW = (
+    ": that is the lock_view around the code that asks, so the view would wait for itself. Use the "
+    "lease it already has"
+)
+
+THIS_VIEW: ContextVar[str] = ContextVar("lockkit_view", default="")
+"""The encoded owner of the lock that ``lock_view`` holds around the code that runs. Unlike the
+thread and the task, it is the same in a thread where an async view runs a part of its work."""
 
 TAKEOVER_STEP = 0.002
 """Waiters that poll at the moment at which the holder expires do so this many seconds apart."""
@@ -237,12 +247,15 @@ class _Acquire:
         holder = Owner.decode(busy.holder) if busy.holder else None
         timeout = self.timeout and round(self.timeout, 3)  # for a multi-lock, it has many digits
         text = message.format(name=self.request.name, timeout=timeout, by=by(holder))
-        own = holder is not None and self._is_own(holder)
-        text += OWN * own
-        return kind(text, name=self.request.name, waited=waited, holder=holder, own=own)
+        own = "" if holder is None else self._own(holder)
+        text += own
+        return kind(text, name=self.request.name, waited=waited, holder=holder, own=bool(own))
 
-    def _is_own(self, holder: Owner) -> bool:
-        """Whether the holder is the asker's own thread or task, so that it waits for itself. True,
-        too, for another one of the same process that has the same name."""
+    def _own(self, holder: Owner) -> str:
+        """What to say if the asker waits for itself: the holder is its own thread or task (or
+        another one of the same process that has the same name), or its own view."""
         asker = Owner.decode(self.request.owner)
-        return self.request.kind is Kind.MUTEX and holder == asker._replace(label=holder.label)
+        if self.request.kind is Kind.MUTEX and holder == asker._replace(label=holder.label):
+            return OWN
+        is_exclusive = self.request.kind in (Kind.MUTEX, Kind.REENTRANT)
+        return OWN_VIEW * (is_exclusive and holder == Owner.decode(THIS_VIEW.get()))

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar
 
+from lockkit.engine.waiting import THIS_VIEW
 from lockkit.leases.decorating import refuse_bare
 from lockkit.leases.lease import value
 from lockkit.model.checks import (
@@ -161,20 +162,10 @@ class ViewLock(Generic[OnBusy]):
         """
         timeout = settings.timeout if self.timeout is UNSET else self.timeout
         lock = self._lock(client, names, timeout, label)
-        if timeout == 0:
-            return await value(lock.acquire())
-        with waiting_room.place(settings.max_waiters) as placed:
-            if placed:
-                return await value(lock.acquire())
-        try:
-            return await value(lock.acquire(timeout=0))
-        except LockHeld as held:  # a free lock is granted even if the waiting room is full
-            raise TooManyWaiters(
-                f"{held.name!r} is held, and MAX_WAITERS requests of this process wait already",
-                name=held.name,
-                holder=held.holder,
-                retry_after=held.retry_after,
-            ) from None
+        lease = await (value(lock.acquire()) if timeout == 0 else _wait(lock, settings))
+        first = lease if len(names) == 1 else lease[names[0]]
+        THIS_VIEW.set(first._hold.request.owner)
+        return lease
 
     def _lock(self, client: Any, names: Sequence[str], timeout: float | None, label: str) -> Any:
         """The lock. The client keeps checked options, by their values: there are few, whereas a
@@ -190,6 +181,22 @@ class ViewLock(Generic[OnBusy]):
 
     def __repr__(self) -> str:
         return f"lock_view({', '.join(map(repr, self._names))}, alias={self.alias!r})"
+
+
+async def _wait(lock: Any, settings: ViewSettings) -> Any:
+    """Acquire the lock from a place in the waiting room; without one, only if the lock is free."""
+    with waiting_room.place(settings.max_waiters) as placed:
+        if placed:
+            return await value(lock.acquire())
+    try:
+        return await value(lock.acquire(timeout=0))
+    except LockHeld as held:  # a free lock is granted even if the waiting room is full
+        raise TooManyWaiters(
+            f"{held.name!r} is held, and MAX_WAITERS requests of this process wait already",
+            name=held.name,
+            holder=held.holder,
+            retry_after=held.retry_after,
+        ) from None
 
 
 def mark(wrapper: object, view_lock: ViewLock[Any]) -> None:

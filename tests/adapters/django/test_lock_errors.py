@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, override_settings
@@ -61,6 +63,32 @@ def in_a_hook_of_a_locked_view(request: HttpRequest) -> HttpResponse:
     return in_a_hook(request)
 
 
+@lock_view(NAME, kind="reentrant")
+@lock_view("stock:A2")
+async def again_reentrant(request: HttpRequest) -> HttpResponse:
+    def enter() -> HttpResponse:
+        with locks["default"].lock(NAME, timeout=0, reentrant=True):
+            return HttpResponse("got it")
+
+    return await sync_to_async(enter)()
+
+
+@lock_view("stock:A2")
+@lock_view(NAME)
+async def again_in_its_thread(request: HttpRequest) -> HttpResponse:
+    return await sync_to_async(by_hand)(request)
+
+
+@lock_view("stock:A0", NAME)
+async def again_in_a_task(request: HttpRequest) -> HttpResponse:
+    return await asyncio.create_task(by_hand_async(request))
+
+
+@lock_view(NAME)
+def again_in_a_loop(request: HttpRequest) -> HttpResponse:
+    return async_to_sync(by_hand_async)(request)
+
+
 def by_hand_api(request: Any) -> Any:
     return by_hand(request)
 
@@ -86,6 +114,7 @@ VIEWS = [
     down,
     in_a_hook,
     in_a_hook_of_a_locked_view,
+    *(AGAIN := [again_reentrant, again_in_its_thread, again_in_a_task, again_in_a_loop]),
 ]
 
 
@@ -178,6 +207,19 @@ def test_a_view_that_waits_for_itself_is_warned(caplog: pytest.LogCaptureFixture
     assert told.levelname == "WARNING"
     assert f"{NAME!r} is held by " in told.getMessage()
     assert "POST /first: that is this thread or task itself" in told.getMessage()
+
+
+@pytest.mark.parametrize("view", [view.__name__ for view in AGAIN])
+async def test_a_view_that_locks_its_own_name_elsewhere_is_warned(
+    view: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In another thread or task than that of its ``lock_view``."""
+    response = await AsyncClient().get(f"/{view}")
+    assert response.status_code == 423
+    (told,) = [r for r in caplog.records if r.name == "lockkit"]
+    assert told.levelname == "WARNING"
+    assert f"{NAME!r} is held by " in told.getMessage()
+    assert f"GET /{view}: that is the lock_view around the code that asks" in told.getMessage()
 
 
 def test_a_wait_is_logged_for_whoever_looks_closely(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,7 +11,7 @@ from flask_babel import Babel
 from werkzeug.exceptions import Locked
 
 import lockkit
-from lockkit_flask import LockKit, locks
+from lockkit_flask import LockKit, alocks, lock_view, locks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -135,6 +135,23 @@ def test_a_view_that_waits_for_itself_is_warned(
     assert told.levelname == "WARNING"
     assert f"{NAME!r} is held by " in told.getMessage()
     assert "POST /first: that is this thread or task itself" in told.getMessage()
+
+
+def test_a_view_that_locks_its_own_name_elsewhere_is_warned(
+    app: Flask, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In another task than the thread of its ``lock_view``."""
+
+    @app.get("/again")
+    @lock_view(NAME)
+    async def again() -> str:
+        async with alocks["default"].lock(NAME, timeout=0):
+            return "got it"
+
+    assert app.test_client().get("/again").status_code == 423
+    (told,) = [r for r in caplog.records if " gets " in r.getMessage()]
+    assert told.levelname == "WARNING"
+    assert "GET /again: that is the lock_view around the code that asks" in told.getMessage()
 
 
 @pytest.mark.parametrize("accept", ["*/*", "text/html"])
