@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from damaging import BROKEN, EXAMPLES, HELD, MUTEX, NAMES, check, pieces, use
+from damaging import BROKEN, EXAMPLES, HELD, MUTEX, NAMES, check, check_shown, pieces, use
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lock_tables import engine_for
@@ -227,6 +227,18 @@ def test_a_prefix_that_is_another(request: pytest.FixtureRequest, kind: str, say
     (same,) = store.backend.holders(MUTEX)
     assert same.state is LockState.HELD
     assert all(isinstance(prefix, str) for prefix in store.backend.prefixes())
+
+
+@pytest.mark.parametrize("value", [None, [], {}, "", -1, 1e400, True, [7]], ids=repr)
+def test_last_words_with_any_value(sqlite: SQLite, value: object) -> None:
+    """Each is shown, or left out: words only inform."""
+    sqlite.put(sqlite.sound)
+    text = sqlite.state(WORDS)
+    (told,) = json.loads(text).values()
+    for place in range(len(told)):
+        changed = [*told[:place], value, *told[place + 1 :]]
+        sqlite.change(WORDS, "state", json.dumps({"words": changed}, separators=(",", ":")))
+        check_shown(sqlite, [], None)
 
 
 def test_a_version_that_does_not_grow_grants_to_one(sqlite: SQLite) -> None:

@@ -143,7 +143,7 @@ def check(store: Used) -> None:
     """Every step answers rightly or with a typed error, and looking writes nothing."""
     before, content, held = store.data(), store.content(), store.held()
     rows, other = _listed(store)
-    _check_shown(store, rows, other)
+    check_shown(store, rows, other)
     assert store.content() == content, "looking writes"
     for r, step in tries(store):
         if store.content() != content:
@@ -173,7 +173,7 @@ def _listed(store: Used) -> tuple[list[LockInfo], LayoutMismatch | None]:
     return rows, None
 
 
-def _check_shown(store: Used, rows: list[LockInfo], other: LayoutMismatch | None) -> None:
+def check_shown(store: Used, rows: list[LockInfo], other: LayoutMismatch | None) -> None:
     """All that operators see can be shown. Only another release's data keep last words back."""
     words = store.backend.last_words() if other is None else []
     for row in (Row("default", info, stuck(info)) for info in (*rows, *words)):

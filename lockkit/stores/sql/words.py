@@ -113,10 +113,10 @@ def _words(text: str) -> Words | None:
             "words"
         ]
         fence, granted, renewed, until = times
-        if not all(map(is_whole, (at, ttl, *times))):
+        if not all(map(is_whole, (at, permits, ttl, max_hold or 0, *times))):
             return None
-        holder = Holder("", str(owner), fence, granted, renewed, until, ttl,
-                        max_hold and int(max_hold), shared=bool(shared))  # fmt: skip
-        return Words(str(name), at, str(by), Kind(kind), int(permits), holder)
+        holder = Holder("", str(owner), fence, granted, renewed, until, ttl, max_hold or None,
+                        shared=bool(shared))  # fmt: skip
+        return Words(str(name), at, str(by), Kind(kind), permits, holder)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
