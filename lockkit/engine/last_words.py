@@ -16,6 +16,10 @@ from lockkit.model.types import Kind, LockInfo, LockState, Owner, Waiting
 DAY = 24 * 3600 * SECOND
 SLOTS = 1000
 
+REPAIRED = "repaired its record: "
+"""The last words of a name begin like this if an operator has repaired its record, so that nothing
+is known of a holder."""
+
 QUEUE_SHOWN = 16
 """The most waiters of a queue that are shown."""
 
@@ -25,7 +29,7 @@ class Words(NamedTuple):
 
     name: str
     at: int  #: when the lease ended
-    by: str  #: the operator who broke it; empty: it expired
+    by: str  #: the operator who broke or repaired it; empty: it expired
     kind: Kind
     permits: int
     holder: Holder
@@ -42,6 +46,10 @@ def last_words(name: str, state: State) -> Iterator[Words]:
     fallen, state.fallen = state.fallen, []
     for holder, kind, at, by in sorted(fallen, key=lambda each: bool(each[3])):
         yield Words(name, at, by, kind, holder.permits, holder)
+
+
+def words_of_repair(name: str, now: int, by: str) -> Words:
+    return Words(name, now, by, Kind.MUTEX, 0, Holder("", "", 0, now, now, now, 0, None))
 
 
 def words_info(words: Words, now: int) -> LockInfo | None:
@@ -82,8 +90,8 @@ def _info(name: str, holder: Holder, now: int, kind: Kind, permits: int) -> Lock
     return LockInfo(
         name=name,
         state=LockState.HELD if holder.until > now else LockState.ABANDONED,
-        owner=Owner.decode(holder.owner),
-        fence=holder.fence,
+        owner=Owner.decode(holder.owner) if holder.owner else None,
+        fence=holder.fence or None,
         age=(now - holder.granted) / SECOND,
         left=(holder.until - now) / SECOND,
         renewed=(now - holder.renewed) / SECOND,

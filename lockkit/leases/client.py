@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar, Unpack
 
 from lockkit.engine import holding
 from lockkit.engine.effects import Made, Step
+from lockkit.engine.last_words import REPAIRED
 from lockkit.engine.times import granted
 from lockkit.leases.blocks import ThreadLease, ThreadLock
 from lockkit.leases.kinds import Kinds
@@ -154,11 +155,13 @@ class LockClient(_Kinds):
         who = process.operator(by)
         return self.perform(self._listed.break_(check_name(name), check_fence(fence), who))
 
-    def repair(self, name: str) -> bool:
+    def repair(self, name: str, *, by: str = "") -> bool:
         """Delete the record of a name, if it cannot be read; False: it can be, or there is none.
 
-        For operators. This does not stop a holder, and others can get the name from now on."""
-        return self.perform(self._listed.repair(check_name(name)))
+        For operators. This does not stop a holder, and others can get the name from now on. ``by``:
+        who did it and why, for the last words; default: this process."""
+        who = f"{REPAIRED}{process.operator(by)}"
+        return self.perform(self._listed.repair(check_name(name), who))
 
     def close(self) -> None:
         """Close the connections. The client stays usable, and reconnects on demand.

@@ -51,14 +51,14 @@ def _is_endless(info: LockInfo) -> bool:
     return info.state is LockState.HELD and info.left is None
 
 
-def _repaired(client: LockClient, name: str) -> bool:
+def _repaired(client: LockClient, name: str, by: str) -> bool:
     """Delete the record of the lock, and that of its order."""
-    done = client.repair(name)
+    done = client.repair(name, by=by)
     if client.store.records() is None:
         return done
     from lockkit.orders import redis_records
 
-    return redis_records.repair(client, name) or done
+    return redis_records.repair(client, name, by=by) or done
 
 
 _RELEASE = _Change(
@@ -74,7 +74,7 @@ _REPAIR = _Change(
     "release --damaged", "delete", "deleted", "damaged",
     lambda info: info.state is LockState.DAMAGED,
     "Delete the record of this name? If somebody holds it, somebody else can get it as well.",
-    lambda client, info, _: _repaired(client, info.name),
+    lambda client, info, by: _repaired(client, info.name, by),
     "it can be read now, or the lock of the order is held",
     "deleted",
 )  # fmt: skip
@@ -84,7 +84,7 @@ _GIVE_TTL = _Change(
     "release --missing-ttl", "repair", "repaired", "without a TTL",
     _is_endless,
     "Give this lock a TTL? If its holder lives and does not renew it, somebody else gets it.",
-    lambda client, info, _: client.repair(info.name),
+    lambda client, info, by: client.repair(info.name, by=by),
     "it has a TTL now, or nobody holds it",
     "repaired: it has the TTL of its alias",
 )  # fmt: skip

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
+from lockkit.engine.last_words import REPAIRED
 from lockkit.model.clock import now as local_clock
 from lockkit.model.types import LockInfo, LockState, Owner
 from lockkit.runtime import process
@@ -82,7 +83,7 @@ def remark(info: LockInfo) -> str | None:
     if info.state not in (LockState.ABANDONED, LockState.LOST):
         return None
     since = max(0.0, -(info.left or 0.0))
-    if info.broken_by.startswith(RESOLVED):
+    if info.broken_by.startswith((RESOLVED, REPAIRED)):
         did, _, by = info.broken_by.partition(": ")
         return f"an operator {did} {since:.0f}s ago: {by}"
     if info.broken_by:

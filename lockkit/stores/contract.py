@@ -255,8 +255,9 @@ class Listed(Store):
         words = yield from self.last_words(name)
         return next((info for info in words if info.fence == fence), None)
 
-    def repair(self, name: str) -> Step[bool]:
-        """Delete the record of a name if it cannot be read. Check and deletion are atomic.
+    def repair(self, name: str, by: str = "") -> Step[bool]:
+        """Delete the record of a name if it cannot be read. Check and deletion are atomic. ``by``:
+        who, and why, for the last words of the name.
 
         False: it can be read, so nothing was done. Default: False, nothing is ever damaged.
         """

@@ -44,8 +44,11 @@ class Records(Protocol):
         """Have ``orphans`` list the record from now on, even if it has ended, because it cannot be
         read."""
 
-    def repair(self, name: str, is_damaged: Callable[[StoredRecord], bool]) -> Step[bool]:
-        """Delete the record of this name if it is damaged, and nobody holds its lock."""
+    def repair(
+        self, name: str, is_damaged: Callable[[StoredRecord], bool], by: str = ""
+    ) -> Step[bool]:
+        """Delete the record of this name if it is damaged, and nobody holds its lock. ``by`` (who,
+        and why) goes into the last words of the name."""
 
     def orphans(
         self, name: str | None = None, cursor: Any = None

@@ -5,6 +5,7 @@ A record of an order says that it may have taken effect; what cannot be read say
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -170,7 +171,10 @@ def test_the_command_repairs_it(case: Case) -> None:
     assert row[:4] == ["default", name, "damaged", "STUCK"]
     shown = locks(case.locks, "show", name).out.replace("\n", " ")
     assert f"locks release {name} --damaged" in shown
-    assert locks(case.locks, "release", name, "--damaged", "--yes").status == 0
+    released = locks(case.locks, "release", name, "--damaged", "--yes", "--reason", "ticket 7")
+    assert released.status == 0
+    shown = locks(case.locks, "show", name).out
+    assert re.search(r"an operator repaired its record 0s ago: .*: ticket 7", shown)
     answer = case.ask()
     assert isinstance(answer, Proceed)
     give_back(answer.lease)

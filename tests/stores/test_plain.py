@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -319,7 +320,10 @@ def test_the_command_shows_and_repairs_it(url: str, other: redis.Redis) -> None:
         assert locks("release", "stock:42", "--missing-ttl", "--dry-run").status == 0
         assert locks("release", "stock:42", "--missing-ttl", "--fence", "7", "--yes").status == 2
         assert other.pttl("shop:stock:42") == -1
-        assert "it has the TTL" in locks("release", "stock:42", "--missing-ttl", "--yes").out
+        repaired = locks("release", "stock:42", "--missing-ttl", "--yes", "--reason", "ticket 7")
+        assert "it has the TTL" in repaired.out
+        shown = locks("show", "stock:42").out
+        assert re.search(r"an operator repaired its record 0s ago: .*: ticket 7", shown)
         assert other.pttl("shop:stock:42") > 0
         again = locks("release", "stock:42", "--missing-ttl", "--yes")
         assert "is not without a TTL" in again.err

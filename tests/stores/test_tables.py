@@ -115,8 +115,11 @@ def test_a_damaged_row_is_seen_and_repaired(
         client.lock("a").acquire(timeout=0)
     states = {info.name: info.state for info in client.holders()}
     assert states == {"a": LockState.DAMAGED, "b": LockState.HELD}
-    assert client.perform(client.store.repair("a")) is True  # type: ignore[attr-defined]
-    assert client.perform(client.store.repair("b")) is False  # type: ignore[attr-defined]
+    assert client.repair("a", by="ann") is True
+    assert client.repair("b", by="ann") is False
+    (words,) = client.last_words()
+    assert (words.name, words.broken_by) == ("a", "repaired its record: ann")
+    assert (words.owner, words.fence) == (None, None)
     client.lock("a").acquire().release()
     assert [lease.release() for lease in leases] == [False, True]
 

@@ -106,8 +106,8 @@ class RedisListing:
         cursor, names, _ = read_page(self._protocol.keys.bucket(bucket), reply)
         return cursor, names
 
-    def repair(self, name: str) -> Step[bool]:
-        return bool((yield from call(self._protocol.repair(name))))
+    def repair(self, name: str, by: str = "") -> Step[bool]:
+        return bool((yield from call(self._protocol.repair(name, by))))
 
     def prefixes(self) -> Step[dict[str, bool | None]]:
         """Each client notes its prefix at its first lock, so this needs no SCAN."""

@@ -142,7 +142,7 @@ class Protocol(Packed):
         self._announce = script_of("time", "clock", "announce")
         self._list = script_of(*look, "looking", "list")
         self._words = script_of(*look, "words", "looking", "last_words")
-        self._repair = script_of(*look, "looking", "repair")
+        self._repair = script_of(*look, "words", "looking", "repair")
         self._shared = {
             self._acquire_shared,
             self._barge_shared,
@@ -180,8 +180,8 @@ class Protocol(Packed):
         who = by.encode(errors="replace")
         return self._command(self._break_shared, name, b"*", b"%d" % fence, who)
 
-    def repair(self, name: str) -> Command:
-        return self._command(self._repair, name)
+    def repair(self, name: str, by: str) -> Command:
+        return self._command(self._repair, name, by.encode(errors="replace"))
 
     def extend(self, requests: Sequence[Request]) -> Iterator[tuple[Command, list[int]]]:
         """One or more commands per bucket, each with the positions of its requests.

@@ -37,7 +37,7 @@ _DROP = script_of("time", "layout", "whole", "clock", "record", "record_drop")
 _RESOLVE = script_of("time", "layout", "whole", "clock", "words", "record", "record_resolve")
 _LIST = script_of("time", "layout", "whole", "clock", "record_list")
 _MARK = script_of("time", "clock", "record_mark")
-_REPAIR = script_of("time", "layout", "whole", "clock", "record_repair")
+_REPAIR = script_of("time", "layout", "whole", "clock", "words", "record_repair")
 
 _OF_ANOTHER_TYPE = StoredRecord(b"", 0, running=True, left=1.0)
 
@@ -83,7 +83,9 @@ class RedisRecords:
     def mark(self, name: str) -> Step[None]:
         yield from self._repeatable(_MARK, name, [encoded(name)])
 
-    def repair(self, name: str, is_damaged: Callable[[StoredRecord], bool]) -> Step[bool]:
+    def repair(
+        self, name: str, is_damaged: Callable[[StoredRecord], bool], by: str = ""
+    ) -> Step[bool]:
         """Not retried, like ``resolve``."""
         keys = self._keys.record(name)
         try:
@@ -93,7 +95,8 @@ class RedisRecords:
             digest = hashlib.sha1(value, usedforsecurity=False).hexdigest().encode()
         except DamagedRecord:  # it is of another type
             digest = b""
-        return bool((yield from call(evalsha(_REPAIR, keys, [b"=" + encoded(name), digest]))))
+        arguments = [b"=" + encoded(name), digest, encoded(by)]
+        return bool((yield from call(evalsha(_REPAIR, keys, arguments))))
 
     def _occupy(self) -> Step[None]:
         """Take all buckets before the first order is claimed in one. Raises LayoutMismatch.

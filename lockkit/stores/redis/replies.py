@@ -154,8 +154,8 @@ def info_of(name: str, text: bytes, now: int, queue: Queue = (0, 0, ())) -> Lock
     return LockInfo(
         name=name,
         state=LockState.HELD if until > now else LockState.ABANDONED,
-        owner=Owner.decode(owner.decode(errors="replace")),
-        fence=fence,
+        owner=Owner.decode(owner.decode(errors="replace")) if owner else None,
+        fence=fence or None,
         age=(now - granted) / SECOND,
         left=(until - now) / SECOND,
         renewed=(now - renewed) / SECOND,
@@ -210,7 +210,7 @@ def _written(words: bytes, now: int) -> LockInfo | None:
 
 def _lost(info: LockInfo, left: float | None, by: str) -> Iterator[LockInfo]:
     left = info.left if left is None else left
-    if info.fence is not None and left is not None and left > -DAY / SECOND:
+    if left is not None and left > -DAY / SECOND:
         yield info._replace(state=LockState.LOST, left=left, broken_by=by)
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
-from lockkit.engine.last_words import infos_of
+from lockkit.engine.last_words import infos_of, words_of_repair
 from lockkit.engine.state import SECOND, State
-from lockkit.model.errors import DamagedRecord, LayoutMismatch
+from lockkit.model.errors import BackendError, DamagedRecord, LayoutMismatch
 from lockkit.model.names import repair_command
 from lockkit.model.types import Grant, LockInfo, LockState, Release, Request
 from lockkit.stores.sql.codec import FREE, damaged_record, decode, is_whole, row_id, taken
 from lockkit.stores.sql.connector import Connection, Missed, Parameters
-from lockkit.stores.sql.words import is_words
+from lockkit.stores.sql.words import is_words, values_of
 
 T = TypeVar("T")
 
@@ -121,9 +122,10 @@ def _tried(connection: Connection, statement: str, values: Parameters) -> Tried[
     return result.last if result.changed else None, None
 
 
-def repaired(connection: Connection, key: str) -> bool:
-    """Free the row if it cannot be read, and return whether it could not. A fence that can be read
-    stays, and goes on growing."""
+def repaired(prefix: str, name: str, by: str, connection: Connection) -> bool:
+    """Free the row if it cannot be read, write down who did so, and return whether it could not. A
+    fence that can be read stays, and goes on growing."""
+    key = row_id(prefix, name)
     dialect = connection.dialect
     row = connection.execute(dialect.read, {"id": key}).rows[0]
     try:
@@ -137,6 +139,8 @@ def repaired(connection: Connection, key: str) -> bool:
             statement = dialect.delete.partition(" AND version")[0]
         if connection.execute(statement, values).changed != 1:
             raise Missed from None
+        with suppress(BackendError, Missed):  # the step is done
+            connection.execute(dialect.put, values_of(prefix, words_of_repair(name, now, by)))
         return True
     return False
 

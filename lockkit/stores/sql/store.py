@@ -140,9 +140,9 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
 
         return call(lambda: self._step(name, rule))
 
-    def repair(self, name: str) -> Step[bool]:
-        row = row_id(self._prefix, name)
-        return call(lambda: self._try(self._steps, lambda c: repaired(c, row)))
+    def repair(self, name: str, by: str = "") -> Step[bool]:
+        repairing = partial(repaired, self._prefix, name, by)
+        return call(lambda: self._try(self._steps, repairing))
 
     def close(self) -> None:
         self._steps.close()

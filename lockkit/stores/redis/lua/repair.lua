@@ -1,5 +1,6 @@
 -- Delete what is kept of a name if some of it cannot be read, in the step that finds so. KEYS as in
--- shared.lua. ARGV: =name. Replies: 1 deleted, 0 all of it can be read.
+-- shared.lua. ARGV: =name by
+-- Replies: 1 deleted, 0 all of it can be read.
 local record = redis.call('HGET', KEYS[1], ARGV[1])
 local holders, alone = readable(redis.pcall('HVALS', KEYS[6])), nil
 if record then alone = string.sub(record, 1, 1) == 'M' end
@@ -17,4 +18,5 @@ local version = redis.call('HGET', KEYS[1], 'v')
 if version and version ~= VERSION and string.find(version, '^%d+$') then return other_layout(version) end
 redis.call('HDEL', KEYS[1], ARGV[1])
 for _, i in ipairs({ 2, 3, 5, 6 }) do redis.call('PEXPIRE', KEYS[i], 0) end
+note_repair(string.sub(ARGV[1], 2), ARGV[2])
 return 1

@@ -35,3 +35,8 @@ local function note_entry(field, kind, entry, by)
   local permits, rest = string.match(string.sub(entry, 82), '^(%d+) %S+ (.*)$')
   note(string.sub(field, 2), kind, string.sub(entry, 1, 1), permits, string.sub(entry, 2, 81) .. rest, by)
 end
+
+-- Keep who repaired what could not be read: nothing is known of a holder.
+local function note_repair(name, by)
+  note(name, 'M', 'X', 0, stamp .. us(0) .. stamp .. stamp .. us(0) .. '1 - ', by)
+end

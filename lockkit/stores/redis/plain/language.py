@@ -65,14 +65,15 @@ class PlainLanguage(Packed):
     def break_(self, name: str, fence: int, by: str) -> Command:
         return self._command(self._break, name, b"%d" % fence, by.encode(errors="replace"))
 
-    def broken(self, name: str) -> bytes:
+    def last_words(self, name: str) -> bytes:
         return pack(b"HGET", self.keys.of_name(name)[0], b"w")
 
     def details(self, name: str) -> Command:
         return self._command(self._list, name)
 
-    def repair(self, name: str, ttl: float) -> Command:
-        return self._command(self._repair, name, microseconds(ttl))
+    def repair(self, name: str, ttl: float, by: str) -> Command:
+        who = by.encode(errors="replace")
+        return self._command(self._repair, name, microseconds(ttl), who)
 
     def scan(self, pattern: bytes, cursor: bytes, keys: int, *, strings: bool) -> bytes:
         kind = (b"TYPE", b"string") if strings else (b"TYPE", b"hash")

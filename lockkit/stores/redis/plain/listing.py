@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from lockkit.engine.effects import Step
-from lockkit.model.errors import StoreRefused
+from lockkit.engine.state import SECOND
+from lockkit.model.errors import DamagedRecord, StoreRefused
 from lockkit.model.names import repair_command
 from lockkit.model.types import LockInfo, LockState, Page
 from lockkit.stores.redis.plain.language import PlainLanguage
+from lockkit.stores.redis.protocol import pack
 from lockkit.stores.redis.replies import info_of, waiting_of
 from lockkit.stores.redis.scripts import call, call_all, look
 
@@ -62,17 +64,23 @@ class PlainListing:
     def break_(self, name: str, fence: int, by: str = "") -> Step[bool]:
         return bool((yield from call(self._language.break_(name, fence, by))))
 
-    def ended(self, name: str, fence: int | None) -> Step[LockInfo | None]:
-        """The end of this lease, if it is the last one of its name that an operator broke. Nothing
-        else is kept about the end of a lease."""
-        said = yield from look(self._language.broken(name))
-        broken, _, by = (said or b"").decode(errors="replace").partition(" ")
-        if not said or broken != str(fence):
-            return None
-        return LockInfo(name, LockState.LOST, fence=fence, broken_by=by.partition(" ")[2])
+    def last_words(self, name: str | None = None) -> Step[list[LockInfo]]:
+        """What an operator did last with this name: released its lease, or repaired it. Nothing
+        else is kept about the end of a lease, and names are not searched for it."""
+        if name is None:
+            return []
+        try:
+            said = yield from look(self._language.last_words(name))
+            fence, when, by = (said or b"").decode(errors="replace").split(" ", 2)
+            second, microsecond = yield from look(pack(b"TIME"))
+            left = (int(when) - int(microsecond)) / SECOND - int(second)
+            words = LockInfo(name, LockState.LOST, fence=int(fence) or None, left=left)
+        except (DamagedRecord, ValueError):  # nothing was written, or somebody else wrote it
+            return []
+        return [words._replace(broken_by=by)]
 
-    def repair(self, name: str) -> Step[bool]:
-        return bool((yield from call(self._language.repair(name, self._repair_ttl))))
+    def repair(self, name: str, by: str = "") -> Step[bool]:
+        return bool((yield from call(self._language.repair(name, self._repair_ttl, by))))
 
 
 class _Cursor(NamedTuple):
