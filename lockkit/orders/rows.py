@@ -8,9 +8,7 @@ An order begins with the INSERT of its record. If another transaction has insert
 and has not ended, the INSERT waits, by default without limit (PostgreSQL) or for 50 seconds
 (MariaDB, MySQL). SQLite has one writer and a limit of its own, the driver's timeout.
 
-With psycopg 3, PostgreSQL gets the statements in as few messages as possible: BEGIN is sent with
-the first statement of a transaction, and COMMIT with the last. psycopg's cursors would send each
-statement alone, and take longer for that than the server takes to execute it.
+With psycopg 3, PostgreSQL gets the statements in as few messages as possible: see ``psycopg``.
 """
 
 from __future__ import annotations
@@ -18,10 +16,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
 
+from lockkit.orders import psycopg
 from lockkit.orders.failures import states_of
+from lockkit.orders.psycopg import Step
 from lockkit.orders.record import (
     MICROSECONDS,
     DuplicateKeyError,
@@ -31,10 +31,6 @@ from lockkit.orders.record import (
     dump_headers,
     recorded,
 )
-
-if TYPE_CHECKING:
-    from psycopg import Connection
-    from psycopg.pq.abc import PGresult
 
 TABLE = "lockkit_order"
 CHANGED = ("state", "status", "headers", "body")
@@ -61,10 +57,6 @@ a clause that restores the old limit. Separate statements would add half the tim
 LEAST_MS = 100  # with less, PostgreSQL may give up on a free key: a table grows under a lock
 LOCK_NOT_AVAILABLE, DIVISION_BY_ZERO = "55P03", "22012"
 LOCK_WAIT_TIMEOUT, DEADLOCK, RUNNING = 1205, 1213, str(RecordState.RUNNING)
-IDLE, COMMAND_OK, TUPLES_OK = 0, 1, 2  # from libpq's enumerations
-
-Step = tuple[str, tuple[object, ...]]
-"""A statement and its parameters."""
 
 
 class Database(Protocol):
@@ -229,68 +221,8 @@ def _bounded(database: Database, seconds: float) -> Iterator[None]:
     database.run(back)
 
 
-def is_plain(connection: Any) -> bool:
-    """Whether ``send`` may be used: psycopg 3, UTF-8, no pipeline, no READ ONLY or DEFERRABLE."""
-    pgconn = getattr(connection, "pgconn", None)
-    if pgconn is None or pgconn.pipeline_status:
-        return False
-    if pgconn.parameter_status(b"client_encoding") != b"UTF8":
-        return False
-    if pgconn.transaction_status != IDLE or connection.autocommit:
-        return True
-    return connection.read_only is connection.deferrable is None
-
-
-def send(connection: Connection[Any], steps: Sequence[Step], *, commit: bool) -> Any:
-    """Run the statements; return the rows of the last, or the number of rows that it changed.
-    Raises psycopg's errors.
-
-    A transaction is begun if psycopg would begin one. ``commit``: end it, too, unless a statement
-    fails.
-    """
-    error_of, execute, escaping = _psycopg()
-    pgconn = connection.pgconn
-    escape = escaping(pgconn).escape_literal
-    said = [
-        sql.encode() % tuple([b"%d" % v if isinstance(v, int) else escape(_raw(v)) for v in values])
-        for sql, values in steps
-    ]
-    if not connection.autocommit and pgconn.transaction_status == IDLE:
-        level = connection.isolation_level
-        kind = "" if level is None else f" ISOLATION LEVEL {level.name.replace('_', ' ')}"
-        said.insert(0, f"BEGIN{kind}".encode())
-    if commit:
-        said.append(b"COMMIT")
-    with connection.lock:
-        pgconn.send_query(b";".join(said))
-        results = connection.wait(execute(pgconn))
-    for result in results:
-        if result.status not in (COMMAND_OK, TUPLES_OK):
-            raise error_of(result)
-    return _read(results[-2 if commit else -1])
-
-
-@cache
-def _psycopg() -> tuple[Any, Any, Any]:
-    from psycopg import errors, generators, pq
-
-    return errors.error_from_result, generators.execute, pq.Escaping
-
-
-def _raw(value: Any) -> bytes:
-    return value.encode() if isinstance(value, str) else b"\\x" + bytes(value).hex().encode()
-
-
-def _read(result: PGresult) -> Any:
-    if result.status == COMMAND_OK:
-        return result.command_tuples or 0
-    columns = [(c, _READERS.get(result.ftype(c), bytes.decode)) for c in range(result.nfields)]
-    value, rows = result.get_value, range(result.ntuples)
-    return [[None if (v := value(r, c)) is None else read(v) for c, read in columns] for r in rows]
-
-
-_READERS: dict[int, Any] = {
-    **dict.fromkeys((20, 21, 23), int),
-    17: lambda raw: _psycopg()[2]().unescape_bytea(raw),
-}
-"""How to read a value, by the type of its column: integers and bytes. Everything else is text."""
+def send(connection: Any, steps: Sequence[Step], *, commit: bool) -> Any:
+    """``psycopg.send``, with the statements of an order that are worth preparing."""
+    said = _statements("postgresql", clock_of("postgresql"))
+    worth = said.find, said.insert, said.expired, said.finish
+    return psycopg.send(connection, steps, commit=commit, statements=worth)

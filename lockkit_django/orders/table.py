@@ -12,6 +12,7 @@ from django.db import DatabaseError, InterfaceError, connections, router, transa
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import Record, rows
 from lockkit.orders.failures import typed
+from lockkit.orders.psycopg import Step, is_plain
 from lockkit.orders.table import Table
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Sql:
         self._connection = connection
         self.vendor = connection.vendor
 
-    def run(self, *steps: rows.Step, commit: bool = False) -> Any:
+    def run(self, *steps: Step, commit: bool = False) -> Any:
         connection = self._connection
         if self.vendor == "postgresql":
             connection.validate_no_broken_transaction()
@@ -71,7 +72,7 @@ class Sql:
             watched = connection.execute_wrappers or connection.queries_logged
             backend: Any = type(connection)
             plain = not watched and _is_djangos(backend)
-            if plain and rows.is_plain(connection.connection):
+            if plain and is_plain(connection.connection):
                 commit = commit and self._may_commit()
                 with connection.wrap_database_errors:
                     return rows.send(connection.connection, steps, commit=commit)

@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import Record, rows
 from lockkit.orders.failures import typed
+from lockkit.orders.psycopg import Step, is_plain
 from lockkit.orders.rows import TABLE
 from lockkit.orders.table import Table
 from lockkit_flask.leases import db_session
@@ -141,12 +142,12 @@ class Sql:
         self._dialect = connection.dialect
         self.vendor = self._dialect.name
 
-    def run(self, *steps: rows.Step, commit: bool = False) -> Any:
+    def run(self, *steps: Step, commit: bool = False) -> Any:
         """Run statements. Bypass SQLAlchemy if it would only pass them on and nobody listens."""
         heard: Any = self._connection.engine.dispatch
         if not any(getattr(heard, event) for event in LISTENED):
             driver: Any = self._connection.connection.driver_connection
-            if rows.is_plain(driver):
+            if is_plain(driver):
                 return self._run_on(driver, steps, commit=commit)
         result: Any = None
         for sql, parameters in steps:
@@ -154,7 +155,7 @@ class Sql:
             result = self._connection.exec_driver_sql(said, parameters)
         return result.fetchall() if result.returns_rows else result.rowcount
 
-    def _run_on(self, driver: Any, steps: Sequence[rows.Step], *, commit: bool) -> Any:
+    def _run_on(self, driver: Any, steps: Sequence[Step], *, commit: bool) -> Any:
         kind: Any = self._dialect.loaded_dbapi.Error
         try:
             return rows.send(driver, steps, commit=commit)

@@ -146,7 +146,7 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
 
     def answered(self, request: Request, reply: int | bytes) -> Grant | Busy | Gone:
         if type(reply) is int:  # the fence: most often
-            self.inbox.forget(request.token)
+            self.inbox.waiting.pop(request.token, None)
             return NEW(Grant, (request.token, reply, request.ttl))
         answer = self._read(request, cast(bytes, reply))
         if type(answer) is not Busy or answer.full:

@@ -67,7 +67,7 @@ class Inbox:
         self.pace = Pace()
         self.pulse: Pulse | None = None  #: of the subscription, while there is one
         self.is_forbidden = False  #: or closed: nobody can listen, so waiters poll
-        self._waiting: dict[str, WaitingClaim] = {}
+        self.waiting: dict[str, WaitingClaim] = {}  #: by token
         self._epoch = 0
 
     @property
@@ -76,7 +76,7 @@ class Inbox:
 
     @property
     def is_awaited(self) -> bool:
-        return bool(self._waiting)
+        return bool(self.waiting)
 
     @property
     def subscribe(self) -> bytes:
@@ -85,13 +85,13 @@ class Inbox:
 
     def expect(self, token: str) -> None:
         """A message for this token may come from now on."""
-        self._waiting[token] = WaitingClaim(self._epoch)
+        self.waiting[token] = WaitingClaim(self._epoch)
 
     def expects(self, token: str) -> bool:
-        return token in self._waiting
+        return token in self.waiting
 
     def forget(self, token: str) -> None:
-        self._waiting.pop(token, None)
+        self.waiting.pop(token, None)
 
     def doubt(self) -> None:
         """A claim that waited was granted without a message, or is gone: maybe because nobody has
@@ -101,7 +101,7 @@ class Inbox:
 
     def wait(self, token: str, ticket: int, seconds: float) -> Step[int | None]:
         """The fence of a grant to this enqueueing. None: time is up, or the store must be asked."""
-        claim = self._waiting.get(token)
+        claim = self.waiting.get(token)
         if claim is None:
             return None
         deadline = now() + seconds
@@ -135,7 +135,7 @@ class Inbox:
             message = int(ticket), int(fence)
         except ValueError:  # anybody with the right may publish
             return
-        if (claim := self._waiting.get(token)) is not None:
+        if (claim := self.waiting.get(token)) is not None:
             claim.message = message
             claim.set()
 
@@ -147,5 +147,5 @@ class Inbox:
     def have_all_ask(self) -> None:
         """A message may have been missed. Called before a new subscription is noted."""
         self._epoch += 1
-        for claim in list(self._waiting.values()):
+        for claim in list(self.waiting.values()):
             claim.set()

@@ -37,6 +37,12 @@ def quick(request: HttpRequest) -> HttpResponse:
     return HttpResponse(f"sold {sell('quick')}", status=201)
 
 
+def rolls_back_to_a_savepoint(request: HttpRequest) -> HttpResponse:
+    with suppress(DatabaseError), transaction.atomic("orders"):
+        raise DatabaseError
+    return quick(request)
+
+
 def created(request: HttpRequest) -> HttpResponse:
     response = HttpResponse(f"sold {sell('created')}")
     response.status_code = HTTPStatus.CREATED
@@ -295,6 +301,7 @@ urlpatterns = [
     path("orders/ends-it", ends_it),
     path("orders/ends-it-and-waits", ends_it_and_waits),
     path("orders/quick", quick),
+    path("orders/rolls-back-to-a-savepoint", rolls_back_to_a_savepoint),
     path("orders/created", created),
     path("orders/clears", clears),
     path("orders/waits", waits),

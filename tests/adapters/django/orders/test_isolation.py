@@ -42,9 +42,14 @@ BLOCKED = {
     ids="-".join,
     autouse=True,
 )
-def database(request: pytest.FixtureRequest, django_db_blocker: Any) -> Iterator[Any]:
-    """The alias ``orders``, with the two tables; it has the records and ATOMIC_REQUESTS."""
+def database(
+    request: pytest.FixtureRequest, django_db_blocker: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Any]:
+    """The alias ``orders``, with the two tables; it has the records and ATOMIC_REQUESTS. With one
+    of the levels, psycopg's statements are prepared."""
     kind, level = request.param
+    if level == LEVELS[1]:
+        monkeypatch.setattr("lockkit.orders.psycopg.PREPARED_AFTER", 1)
     isolation = NAMED[kind][level] if kind in NAMED else level.lower().replace("_", " ")
     settings = {"OPTIONS": {"isolation_level": isolation}, **ENGINES.get(kind, {})}
     server = request.getfixturevalue(KINDS[kind])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from bouncer import BouncerServer
 from database_settings import complete, postgresql
 from django.core.management import CommandError, call_command
 from django.db import connections
@@ -13,6 +14,7 @@ from django.test import Client, override_settings
 from django_project.shop.models import Sale
 from orders_django import elsewhere
 
+from lockkit.testing.servers import PostgresServer
 from lockkit_django import locks
 from lockkit_django.models import OrderRecord
 from lockkit_django.orders.visit import order_rules
@@ -22,8 +24,16 @@ MIDDLEWARE = "lockkit_django.middleware.IdempotentOrderMiddleware"
 AFTER_OURS = "django.middleware.gzip.GZipMiddleware"
 
 
+@pytest.fixture(params=["prepared", "plain"])
+def prepared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the connection has its statements prepared from the first order on."""
+    after = {"prepared": 1, "often": 3, "plain": 10_000}[request.param]
+    monkeypatch.setattr("lockkit.orders.psycopg.PREPARED_AFTER", after)
+    return after == 1
+
+
 @pytest.fixture(autouse=True)
-def database(postgres_url: str, django_db_blocker: Any) -> Iterator[Any]:
+def database(postgres_url: str, prepared: bool, django_db_blocker: Any) -> Iterator[Any]:
     """The alias ``orders``, migrated; it has the records and ATOMIC_REQUESTS."""
     connections.settings["orders"] = {
         **complete(postgresql(postgres_url)),
@@ -88,7 +98,7 @@ def said(database: Any) -> Callable[[Callable[[], Any]], list[str]]:
     return listen
 
 
-def test_a_first_order_is_as_many_messages_as_its_bare_view(said: Any) -> None:
+def test_a_first_order_is_as_many_messages_as_its_bare_view(said: Any, prepared: bool) -> None:
     buy("quick", "warm")
     with project(PATHS=["^/elsewhere/"]):
         assert [each.split()[0] for each in said(lambda: buy("quick"))] == [
@@ -97,14 +107,77 @@ def test_a_first_order_is_as_many_messages_as_its_bare_view(said: Any) -> None:
             "COMMIT",
         ]
     begin, sale, end = said(lambda: buy("quick"))
-    assert begin.startswith("BEGIN;") and "INSERT INTO lockkit_order" in begin
+    assert begin.startswith("BEGIN;EXECUTE" if prepared else "BEGIN;INSERT INTO lockkit_order")
     assert sale.startswith("INSERT")
-    assert "DO UPDATE SET" in end and end.endswith(";COMMIT")
+    assert end.startswith("EXECUTE") if prepared else "DO UPDATE SET" in end
+    assert end.endswith(";COMMIT")
     (replay,) = said(lambda: buy("quick"))
-    assert replay.startswith("SELECT")
+    assert replay.startswith("EXECUTE" if prepared else "SELECT")
+
+
+often = pytest.mark.parametrize("prepared", ["often"], indirect=True)
+
+
+def are_prepared(said: Callable[[Callable[[], Any]], list[str]], order_id: str) -> bool:
+    """Whether this order, a new one, is sent as prepared statements, in the beginning and the end.
+    If only the one or the other is, it fails."""
+    sent = said(lambda: buy("quick", order_id))
+    (both,) = {"EXECUTE lockkit_" in each for each in (sent[-3], sent[-1])}
+    return both
+
+
+@often
+def test_a_connection_that_is_used_often_has_its_statements_prepared(said: Any) -> None:
+    assert [are_prepared(said, f"A-{n}") for n in range(4)] == [False, False, True, True]
+    assert [order.status_code for order in (buy("quick", "A-0"), buy("quick", "A-3"))] == [201] * 2
+    assert counts() == (4, 4)
+
+
+LOSSES = ["DISCARD ALL", "DEALLOCATE ALL", "ALTER TABLE lockkit_order ALTER order_id TYPE text"]
+
+
+@often
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("meets_it", ["a first order", "a replay"])
+def test_what_was_prepared_may_be_lost(loss: str, meets_it: str, said: Any, database: Any) -> None:
+    for number in range(3):
+        buy("quick", f"A-{number}")
+    assert are_prepared(said, "A-3")
+    with database.cursor() as cursor:
+        cursor.execute(loss)
+    if meets_it == "a replay":
+        assert [REPLAYED in buy("quick", f"A-{n}") for n in range(4)] == [True] * 4
+    found = [are_prepared(said, f"B-{n}") for n in range(4)]
+    assert found[-1], "prepared anew"
+    assert counts() == (8, 8)
+
+
+@often
+def test_nothing_is_prepared_behind_a_transaction_pooler(
+    postgres_server: PostgresServer, said: Any
+) -> None:
+    """It may have another connection to the server in the next transaction, and would keep what
+    others have prepared in this one."""
+    with BouncerServer(postgres_server, "transaction") as bouncer:
+        port = {"PORT": bouncer.port}
+        connections["orders"].close()
+        connections["orders"].settings_dict |= port
+        assert not any(are_prepared(said, f"A-{n}") for n in range(3))
+        connections["orders"].close()
+
+
+def test_what_psycopg_prepares_itself_is_left_alone(said: Any, prepared: bool) -> None:
+    """It then deallocates everything now and then, also within a transaction."""
+    connections["orders"].connection.prepare_threshold = 0
+    buy("quick", "A-0")
+    begin, *_, end = said(lambda: buy("rolls-back-to-a-savepoint", "A-1"))
+    assert begin.startswith("BEGIN;EXECUTE") is prepared
+    assert end.startswith("INSERT INTO lockkit_order")
+    assert counts() == (2, 2)
 
 
 def test_a_middleware_after_ours_has_the_view_in_a_savepoint(said: Any) -> None:
+    buy("quick", "warm")
     with project(AFTER_OURS):
         words = [each.split()[0] for each in said(lambda: buy("quick"))]
     assert words[1:-1] == ["SAVEPOINT", "INSERT", "RELEASE"]
@@ -136,13 +209,14 @@ def test_an_answer_that_is_stored_needs_no_lock() -> None:
 def test_without_locks_no_lock_store_is_asked(said: Any) -> None:
     nowhere = override_settings(LOCKKIT={"default": "redis://127.0.0.1:1/0"})
     with nowhere, project(LOCK="never"):
+        buy("quick", "warm")
         assert len(said(lambda: buy("quick"))) == 3
         as_another_process()
         assert REPLAYED in buy("quick")
         assert buy("quick", body=b'{"n": 2}').status_code == 422
         assert buy("fenced", "B-1").status_code == 500  # it has no fencing token
         assert buy("commits", "C-1").json()["code"] == "order-store-unavailable"
-    assert (elsewhere.calls, counts()) == (["quick"], (1, 1))
+    assert (elsewhere.calls, counts()) == (["quick"] * 2, (2, 2))
 
 
 REFUSALS = [

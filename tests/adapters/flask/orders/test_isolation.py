@@ -33,9 +33,11 @@ DUPLICATES = 4
     ],
     ids="-".join,
 )
-def place(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """A driver and an isolation level."""
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """A driver and an isolation level. With one of them, psycopg's statements are prepared."""
     driver, level = request.param
+    if level == LEVELS[1]:
+        monkeypatch.setattr("lockkit.orders.psycopg.PREPARED_AFTER", 1)
     return driver, level
 
 
