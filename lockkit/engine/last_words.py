@@ -56,7 +56,10 @@ def words_info(words: Words, now: int) -> LockInfo | None:
     """The words, for people; None if they are older than a day."""
     if words.at + DAY <= now:
         return None
-    info = _info(words.name, words.holder, now, words.kind, words.permits)
+    if words.holder.fence:
+        info = _info(words.name, words.holder, now, words.kind, words.permits)
+    else:  # a repair, so that nothing is known of a holder
+        info = LockInfo(words.name, LockState.LOST)
     left = (words.at - now) / SECOND
     return info._replace(state=LockState.LOST, left=left, broken_by=words.by)
 

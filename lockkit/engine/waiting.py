@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lockkit.engine.effects import Later, Made, Step
 from lockkit.engine.holding import broke_off, withdraw
@@ -43,9 +43,10 @@ OWN_VIEW = (
     "lease it already has"
 )
 
-THIS_VIEW: ContextVar[str] = ContextVar("lockkit_view", default="")
-"""The encoded owner of the lock that ``lock_view`` holds around the code that runs. Unlike the
-thread and the task, it is the same in a thread where an async view runs a part of its work."""
+THIS_VIEW: ContextVar[tuple[Callable[[], Any], ...]] = ContextVar("lockkit_view", default=())
+"""Weak references to the leases that ``lock_view`` has taken around the code that runs, the
+innermost first. Unlike the thread and the task, they are the same in a thread where an async view
+runs a part of its work. Code that outlives its view still has them: they are released then."""
 
 TAKEOVER_STEP = 0.002
 """Waiters that poll at the moment at which the holder expires do so this many seconds apart."""
@@ -257,5 +258,8 @@ class _Acquire:
         asker = Owner.decode(self.request.owner)
         if self.request.kind is Kind.MUTEX and holder == asker._replace(label=holder.label):
             return OWN
-        is_exclusive = self.request.kind in (Kind.MUTEX, Kind.REENTRANT)
-        return OWN_VIEW * (is_exclusive and holder == Owner.decode(THIS_VIEW.get()))
+        if self.request.kind not in (Kind.MUTEX, Kind.REENTRANT):
+            return ""
+        leases = [lease for each in THIS_VIEW.get() if (lease := each()) and not lease.released]
+        owners = [Owner.decode(lease._hold.request.owner) for lease in leases]
+        return OWN_VIEW * (holder in owners)

@@ -174,7 +174,7 @@ def repair(locks: LockClient, name: str, *, by: str = "") -> bool:
     """Delete the record of an order if it cannot be read and nobody holds the order's lock. False
     if there is no such record. ``by``: who did it and why."""
     records = locks.store.records()
-    said = f"{REPAIRED}{by}"
+    said = f"{REPAIRED}{process.operator(by)}"
     return records is not None and locks.perform(records.repair(name, _is_damaged, said))
 
 

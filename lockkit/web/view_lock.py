@@ -14,6 +14,7 @@ The adapter adds transactions, the response class, and the moment of the release
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar
@@ -164,7 +165,12 @@ class ViewLock(Generic[OnBusy]):
         lock = self._lock(client, names, timeout, label)
         lease = await (value(lock.acquire()) if timeout == 0 else _wait(lock, settings))
         first = lease if len(names) == 1 else lease[names[0]]
-        THIS_VIEW.set(first._hold.request.owner)
+        leases: tuple[Callable[[], Any], ...] = (weakref.ref(first),)
+        for each in THIS_VIEW.get():  # without a call: each request does this
+            around = each()
+            if around is not None and not around.released:
+                leases += (each,)
+        THIS_VIEW.set(leases)
         return lease
 
     def _lock(self, client: Any, names: Sequence[str], timeout: float | None, label: str) -> Any:

@@ -174,10 +174,36 @@ def test_the_command_repairs_it(case: Case) -> None:
     released = locks(case.locks, "release", name, "--damaged", "--yes", "--reason", "ticket 7")
     assert released.status == 0
     shown = locks(case.locks, "show", name).out
-    assert re.search(r"an operator repaired its record 0s ago: .*: ticket 7", shown)
+    assert re.search(r"an operator repaired its record \ds ago: .*: ticket 7", shown)
     answer = case.ask()
     assert isinstance(answer, Proceed)
     give_back(answer.lease)
+
+
+def test_who_released_its_lock_is_known_after_the_repair_too(case: Case) -> None:
+    """An operator must release the lock before the record can be repaired."""
+    case.begin(done=True)
+    case.admin.setrange(case.key, 20, "damaged")
+    name = case.order.lock_name
+    lease = case.locks.lock(name).acquire()
+    case.locks.break_(name, fence=lease.fencing_token, by="ann: ticket 7")
+    assert repair(case.locks, name, by="bob" + "!" * 10_000)
+    told = {words.broken_by[:20]: words.fence for words in case.locks.last_words(name)}
+    assert told == {"ann: ticket 7": lease.fencing_token, "repaired its record:": None}
+    assert all(len(words.broken_by) < 300 for words in case.locks.last_words(name))
+    with pytest.raises(lockkit.LeaseLost, match="an operator released it: ann: ticket 7"):
+        lease.extend()
+    lease.release()
+
+
+def test_a_repair_leaves_the_bucket_of_another_release_alone(case: Case) -> None:
+    case.begin(done=True)
+    case.admin.setrange(case.key, 20, "damaged")
+    bucket = Keys("shop").record(case.order.lock_name)[0]
+    case.admin.hset(bucket, "v", "5")
+    before = case.admin.hgetall(bucket)
+    assert repair(case.locks, case.order.lock_name)
+    assert case.admin.hgetall(bucket) == before
 
 
 @pytest.mark.parametrize("place", [0, 2], ids=["bucket", "index"])

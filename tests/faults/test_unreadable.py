@@ -301,7 +301,7 @@ def test_the_command_that_repairs_a_name_can_be_typed_in_a_shell(
         (line,) = re.findall("locks release (.*)", locks(client, "show", "--", HOSTILE).out)
         reason = ("--yes", "--reason", "ticket 7")
         assert locks(client, "release", *reason, *shlex.split(line)).status == Exit.OK
-        said = r"an operator repaired its record 0s ago: \S+ uid=\d+.*: ticket 7"
+        said = r"an operator repaired its record \ds ago: \S+ uid=\d+.*: ticket 7"
         assert re.search(said, locks(client, "show", "--", HOSTILE).out)  # the store keeps it
         assert client.lock(HOSTILE).acquire(timeout=0).release()
 

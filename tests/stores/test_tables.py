@@ -117,9 +117,10 @@ def test_a_damaged_row_is_seen_and_repaired(
     assert states == {"a": LockState.DAMAGED, "b": LockState.HELD}
     assert client.repair("a", by="ann") is True
     assert client.repair("b", by="ann") is False
-    (words,) = client.last_words()
+    (words,) = client.last_words("a")
     assert (words.name, words.broken_by) == ("a", "repaired its record: ann")
-    assert (words.owner, words.fence) == (None, None)
+    assert (words.owner, words.fence, words.ttl) == (None, None, None)
+    assert [found.broken_by for found in client.last_words()] == [words.broken_by]
     client.lock("a").acquire().release()
     assert [lease.release() for lease in leases] == [False, True]
 

@@ -204,6 +204,8 @@ def _written(words: bytes, now: int) -> LockInfo | None:
         info = info_of(name.decode(), tail, now)
     except (ValueError, KeyError):
         return None
+    if info.fence is None:  # a repair, so that nothing is known of a holder
+        info = LockInfo(info.name, info.state)
     info = info._replace(kind=kind, permits=int(permits), shared=form == SHARED)
     return next(_lost(info, (at - now) / SECOND, by.decode(errors="replace")), None)
 

@@ -36,8 +36,10 @@ def prefix_of_words(prefix: str) -> str:
     return "{words}" + hashlib.sha256(prefix.encode()).hexdigest()[:32]
 
 
-def row_of_words(prefix: str, name: str) -> str:
-    return hashlib.sha256(f"{prefix_of_words(prefix)}{slot_of(name)}".encode()).hexdigest()
+def row_of_words(prefix: str, name: str, *, repaired: bool = False) -> str:
+    """The id of the row. A repair of the name's record has another slot than its last lease."""
+    slot = slot_of(f"{name} repaired" if repaired else name)
+    return hashlib.sha256(f"{prefix_of_words(prefix)}{slot}".encode()).hexdigest()
 
 
 def values_of(prefix: str, words: Words) -> Parameters:
@@ -47,7 +49,7 @@ def values_of(prefix: str, words: Words) -> Parameters:
             holder.granted, holder.renewed, holder.until, holder.ttl, holder.max_hold,
             holder.shared)  # fmt: skip
     return {
-        "id": row_of_words(prefix, words.name),
+        "id": row_of_words(prefix, words.name, repaired=not holder.fence),
         "prefix": prefix_of_words(prefix),
         "name": words.name,
         "fence": holder.fence,
@@ -66,9 +68,11 @@ def words_in(rows: Rows, dialect: Dialect, prefix: str, name: str | None) -> Ite
     if name is None:
         pages = rows_of(rows, dialect, prefix_of_words(prefix)), rows_of(rows, dialect, prefix)
     else:
-        ids = row_of_words(prefix, name), row_id(prefix, name)
-        first, second = (_one(rows(dialect.read, {"id": row}), name) for row in ids)
-        pages = first, second
+        ids = row_of_words(prefix, name), row_of_words(prefix, name, repaired=True)
+        first, repair, last = (
+            _one(rows(dialect.read, {"id": row}), name) for row in (*ids, row_id(prefix, name))
+        )
+        pages = chain(first, repair), last
     written = ((now, _words(text)) for now, _, _, text in pages[0])
     left = (
         (now, words)

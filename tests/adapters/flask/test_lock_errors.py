@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+from contextvars import copy_context
 from typing import TYPE_CHECKING
 
 import pytest
@@ -152,6 +154,49 @@ def test_a_view_that_locks_its_own_name_elsewhere_is_warned(
     (told,) = [r for r in caplog.records if " gets " in r.getMessage()]
     assert told.levelname == "WARNING"
     assert "GET /again: that is the lock_view around the code that asks" in told.getMessage()
+
+
+def test_what_outlives_its_view_waits_for_others(app: Flask) -> None:
+    """Another request of the same thread has the lock, in a view of the same path."""
+    asked: list[lockkit.LockHeld] = []
+
+    def ask() -> None:
+        with app.app_context(), pytest.raises(lockkit.LockHeld) as refused:
+            locks["default"].lock(NAME, timeout=0).acquire()
+        asked.append(refused.value)
+
+    later: list[threading.Thread] = []
+
+    @app.get("/again")
+    @lock_view(NAME)
+    def again() -> str:
+        if later:
+            later[0].start()
+            later[0].join()
+        later.append(threading.Thread(target=copy_context().run, args=[ask]))
+        return "done"
+
+    for _ in range(2):
+        app.test_client().get("/again")
+    assert [(error.own, "waits for itself" in str(error)) for error in asked] == [(False, False)]
+
+
+def test_a_request_within_a_view_leaves_it_its_lock(app: Flask) -> None:
+    @app.get("/inner")
+    @lock_view("stock:B2")
+    def inner() -> str:
+        return "done"
+
+    @app.get("/outer")
+    @lock_view(NAME)
+    async def outer() -> str:
+        app.test_client().get("/inner")
+        async with alocks["default"].lock(NAME, timeout=0):
+            return "got it"
+
+    app.testing = True
+    app.register_error_handler(lockkit.LockHeld, lambda error: (str(error), 423))
+    assert "that is the lock_view around" in app.test_client().get("/outer").text
 
 
 @pytest.mark.parametrize("accept", ["*/*", "text/html"])

@@ -11,7 +11,7 @@ if not known or known[1] and not is_whole(known[1]) or not waiting(KEYS[2], KEYS
   done = 1
 end
 if done == 1 then
-  redis.call('HSET', KEYS[1], 'w', '0 ' .. stamp .. ' ' .. ARGV[2])
+  redis.call('HSET', KEYS[1], 'W', '0 ' .. stamp .. ' ' .. ARGV[2])
   remember(tonumber(ARGV[1]))
 end
 return done

@@ -3,6 +3,7 @@
 -- They are fields of the bucket, w0 to w14, one for each slot of names: 'at kind form' of fixed
 -- widths (16 1 1), then ' permits length-of-name length-of-by ', name, by (the operator who broke it;
 -- empty: it expired) and the record or entry from its 'until' on, without permits and entrant.
+-- A repair of the name's record has another slot than its last lease, and a fence of 0.
 local WORDS, DAY = 15, 86400000000
 
 local function slots()
@@ -11,9 +12,9 @@ local function slots()
   return fields
 end
 
-local function note(name, kind, form, permits, tail, by)
+local function note(name, kind, form, permits, tail, by, what)
   local at = by == '' and string.sub(tail, 1, 16) or stamp
-  local slot = tonumber(string.sub(redis.sha1hex(name), 1, 4), 16) % WORDS
+  local slot = tonumber(string.sub(redis.sha1hex(name .. (what or '')), 1, 4), 16) % WORDS
   redis.call('HSET', KEYS[1], 'w' .. slot,
     at .. kind .. form .. ' ' .. permits .. ' ' .. #name .. ' ' .. #by .. ' ' .. name .. by .. tail)
   for i, words in ipairs(redis.call('HMGET', KEYS[1], unpack(slots()))) do
@@ -36,7 +37,9 @@ local function note_entry(field, kind, entry, by)
   note(string.sub(field, 2), kind, string.sub(entry, 1, 1), permits, string.sub(entry, 2, 81) .. rest, by)
 end
 
--- Keep who repaired what could not be read: nothing is known of a holder.
+-- Keep who repaired what could not be read, unless the bucket is of another layout.
 local function note_repair(name, by)
-  note(name, 'M', 'X', 0, stamp .. us(0) .. stamp .. stamp .. us(0) .. '1 - ', by)
+  if (redis.call('HGET', KEYS[1], 'v') or VERSION) == VERSION then
+    note(name, 'M', 'X', 0, stamp .. us(0) .. stamp .. stamp .. us(0) .. '1 - ', by, ' repaired')
+  end
 end

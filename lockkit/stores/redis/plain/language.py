@@ -66,7 +66,7 @@ class PlainLanguage(Packed):
         return self._command(self._break, name, b"%d" % fence, by.encode(errors="replace"))
 
     def last_words(self, name: str) -> bytes:
-        return pack(b"HGET", self.keys.of_name(name)[0], b"w")
+        return pack(b"HMGET", self.keys.of_name(name)[0], b"w", b"W")
 
     def details(self, name: str) -> Command:
         return self._command(self._list, name)

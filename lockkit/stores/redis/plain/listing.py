@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from lockkit.engine.effects import Step
-from lockkit.engine.state import SECOND
+from lockkit.engine.state import GRACE_SECONDS, SECOND
 from lockkit.model.errors import DamagedRecord, StoreRefused
 from lockkit.model.names import repair_command
 from lockkit.model.types import LockInfo, LockState, Page
@@ -65,19 +65,18 @@ class PlainListing:
         return bool((yield from call(self._language.break_(name, fence, by))))
 
     def last_words(self, name: str | None = None) -> Step[list[LockInfo]]:
-        """What an operator did last with this name: released its lease, or repaired it. Nothing
-        else is kept about the end of a lease, and names are not searched for it."""
+        """What an operator did with this name in the last ten minutes: released its lease, or
+        repaired its key. Nothing else is kept of a lease, and names are not searched for it."""
         if name is None:
             return []
         try:
-            said = yield from look(self._language.last_words(name))
-            fence, when, by = (said or b"").decode(errors="replace").split(" ", 2)
+            found = yield from look(self._language.last_words(name))
             second, microsecond = yield from look(pack(b"TIME"))
-            left = (int(when) - int(microsecond)) / SECOND - int(second)
-            words = LockInfo(name, LockState.LOST, fence=int(fence) or None, left=left)
-        except (DamagedRecord, ValueError):  # nothing was written, or somebody else wrote it
+        except DamagedRecord:
             return []
-        return [words._replace(broken_by=by)]
+        now = int(second) * SECOND + int(microsecond)
+        words = [_words(name, said.decode(errors="replace"), now) for said in found if said]
+        return [info for info in words if info is not None]
 
     def repair(self, name: str, by: str = "") -> Step[bool]:
         return bool((yield from call(self._language.repair(name, self._repair_ttl, by))))
@@ -114,6 +113,19 @@ def _read(name: str, reply: Sequence[Any]) -> LockInfo | None:
         name, LockState.HELD, left=_seconds(left), waiters=waiters, waiters_alive=alive,
         queue=info.queue,
     )  # fmt: skip
+
+
+def _words(name: str, said: str, now: int) -> LockInfo | None:
+    """None: it is old, or somebody else wrote it: it only informs."""
+    try:
+        fence, when, by = said.split(" ", 2)
+        ago = now - int(when)
+        known = int(fence) or None
+    except ValueError:
+        return None
+    if not 0 <= ago < GRACE_SECONDS * SECOND:
+        return None
+    return LockInfo(name, LockState.LOST, fence=known, left=-ago / SECOND, broken_by=by)
 
 
 def _without_key(info: LockInfo) -> LockInfo:
