@@ -5,8 +5,9 @@ would send each statement alone, and take longer for that than the server takes 
 
 A connection that is used again and again has its statements prepared: reading and planning them is
 a third of the time that the server takes. Not behind a pooler, whose next transaction may have
-another connection to the server. The first message of a transaction is sent again, as plain text,
-if the server has lost what was prepared (DISCARD ALL), or cannot use it any more (ALTER TABLE).
+another connection to the server. If the server has lost what was prepared (DISCARD ALL), or cannot
+use it any more (ALTER TABLE), the first message of a transaction is sent again as plain text, and
+the connection goes on without.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ if TYPE_CHECKING:
 IDLE, COMMAND_OK, TUPLES_OK = 0, 1, 2  # from libpq's enumerations
 
 PREPARED_AFTER = 5
-"""Messages outside a transaction, or at the beginning of one, before statements are prepared:
-preparing takes as long as it saves in this many."""
+"""Transactions before statements are prepared: that takes as long as it saves in this many."""
 
-LOST = frozenset({"26000", "0A000"})
-"""The server does not know the prepared statement; or its result would have other types by now."""
+LOCK_MS = 100
+"""Milliseconds that preparing waits for a lock on the table."""
+
+LOST = frozenset({"26", "0A", "42", "22"})
+"""Classes of errors: the server does not know the prepared statement, or it does not fit a table
+that was changed. As plain text it may succeed."""
 
 PREPARED = "_lockkit_prepared"
 """Attribute of a psycopg connection: its ``Prepared``."""
@@ -39,8 +43,7 @@ class Prepared:
     """What one connection has prepared."""
 
     def __init__(self) -> None:
-        self._sent = 0  #: messages that could have used it, since the start or the last loss
-        self._times = 0  #: how often it was prepared: names are not used again
+        self._transactions = 0
         self._names: dict[str, str] = {}  #: of statements; empty: none are prepared
         self._begun = False  #: the open transaction began with one, so the server has them
 
@@ -49,27 +52,33 @@ class Prepared:
     ) -> dict[str, str]:
         """The names of the statements that the next message may use: the first of a transaction, or
         the last of one that began so. If another one failed, the transaction would be lost."""
+        begun, self._begun = self._begun, False
         if connection.pgconn.transaction_status != IDLE:
             # where psycopg prepares something itself, it deallocates everything now and then
-            self._begun &= commit and connection.prepare_threshold is None
-            return self._names if self._begun else {}
-        self._sent += 1
-        if self._sent == PREPARED_AFTER:
-            self._prepare(connection, statements)
+            is_there = begun and commit and connection.prepare_threshold is None
+            return self._names if is_there else {}
+        if not connection.autocommit:
+            self._transactions += 1
+            if self._transactions == PREPARED_AFTER:
+                self._prepare(connection, statements)
         self._begun = bool(self._names)
         return self._names
 
-    def lose(self) -> None:
-        self._sent, self._names = 0, {}
+    def is_lost(self, error: Any) -> bool:
+        """Whether it may be the fault of what was prepared, which is given up then."""
+        if not self._names or (error.sqlstate or "")[:2] not in LOST:
+            return False
+        self._names = {}
+        return True
 
     def _prepare(self, connection: Connection[Any], statements: Sequence[str]) -> None:
         """Does nothing behind a pooler: there, another process of the server has greeted us."""
-        self._times += 1
         (pid,) = _run(connection, b"SELECT pg_backend_pid()")
         if pid.status != TUPLES_OK or pid.get_value(0, 0) != b"%d" % connection.pgconn.backend_pid:
             return
-        names = {sql: f"lockkit_order_{self._times}_{i}" for i, sql in enumerate(statements)}
+        names = {sql: f"lockkit_order_{i}" for i, sql in enumerate(statements)}
         said = [f"PREPARE {name} AS {_numbered(sql)}" for sql, name in names.items()]
+        said.insert(0, f"SET LOCAL lock_timeout = {LOCK_MS}")
         if not _failed(_run(connection, ";".join(said).encode())):
             self._names = names
 
@@ -113,9 +122,8 @@ def send(
     if not (failed := _failed(results)):
         return _read(results[-2 if commit else -1])
     error = _psycopg()[0](failed[0])
-    if not (is_first and names and error.sqlstate in LOST):
+    if not (names and prepared.is_lost(error) and is_first):
         raise error
-    prepared.lose()
     if pgconn.transaction_status != IDLE:
         _run(connection, b"ROLLBACK")
     return send(connection, steps, commit=commit, statements=statements)
