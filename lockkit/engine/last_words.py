@@ -16,10 +16,6 @@ from lockkit.model.types import Kind, LockInfo, LockState, Owner, Waiting
 DAY = 24 * 3600 * SECOND
 SLOTS = 1000
 
-REPAIRED = "repaired its record: "
-"""The last words of a name begin like this if an operator has repaired its record, so that nothing
-is known of a holder."""
-
 QUEUE_SHOWN = 16
 """The most waiters of a queue that are shown."""
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from lockkit.engine import holding
 from lockkit.engine.effects import Exchange, Made, Step
-from lockkit.engine.last_words import REPAIRED
 from lockkit.engine.times import granted
 from lockkit.leases.blocks import TaskLease, TaskLock
 from lockkit.leases.default_store import connection_settings
@@ -167,8 +166,9 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
 
     async def repair(self, name: str, *, by: str = "") -> bool:
         """As ``LockClient.repair``: delete the record of a name, if it cannot be read."""
-        who = f"{REPAIRED}{process.operator(by)}"
-        return await self.perform(self._listed.repair(check_name(name), who))
+        return await self.perform(
+            self._listed.repair(check_name(name), process.operator(by, repairs=True))
+        )
 
     async def close(self) -> None:
         """Close the connections. The client stays usable, and reconnects on demand.

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar, Unpack
 
 from lockkit.engine import holding
 from lockkit.engine.effects import Made, Step
-from lockkit.engine.last_words import REPAIRED
 from lockkit.engine.times import granted
 from lockkit.leases.blocks import ThreadLease, ThreadLock
 from lockkit.leases.kinds import Kinds
@@ -160,8 +159,9 @@ class LockClient(_Kinds):
 
         For operators. This does not stop a holder, and others can get the name from now on. ``by``:
         who did it and why, for the last words; default: this process."""
-        who = f"{REPAIRED}{process.operator(by)}"
-        return self.perform(self._listed.repair(check_name(name), who))
+        return self.perform(
+            self._listed.repair(check_name(name), process.operator(by, repairs=True))
+        )
 
     def close(self) -> None:
         """Close the connections. The client stays usable, and reconnects on demand.

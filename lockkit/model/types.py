@@ -193,6 +193,11 @@ class LockState(StrEnum):
     ORPHAN = "orphan"  #: an order was begun, nobody holds its lock, and its end is not known
 
 
+REPAIRED = "repaired its record: "
+"""The last words of a name begin like this if an operator has repaired its record, so that nothing
+is known of a holder."""
+
+
 class ClaimReply(IntEnum):
     """The answer to ``Records.claim``."""
 

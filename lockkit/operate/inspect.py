@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-from lockkit.engine.last_words import REPAIRED
 from lockkit.model.clock import now as local_clock
-from lockkit.model.types import LockInfo, LockState, Owner
+from lockkit.model.types import REPAIRED, LockInfo, LockState, Owner
 from lockkit.runtime import process
 
 MISSED_RENEWALS = 2 / 3

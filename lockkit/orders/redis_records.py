@@ -16,7 +16,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lockkit.engine.effects import Step
-from lockkit.engine.last_words import REPAIRED
 from lockkit.leases.lease import result_of
 from lockkit.model.errors import BackendError, ConfigurationError, LeaseLost
 from lockkit.model.settings import DEFAULT_ALIAS
@@ -174,8 +173,9 @@ def repair(locks: LockClient, name: str, *, by: str = "") -> bool:
     """Delete the record of an order if it cannot be read and nobody holds the order's lock. False
     if there is no such record. ``by``: who did it and why."""
     records = locks.store.records()
-    said = f"{REPAIRED}{process.operator(by)}"
-    return records is not None and locks.perform(records.repair(name, _is_damaged, said))
+    if records is None:
+        return False
+    return locks.perform(records.repair(name, _is_damaged, process.operator(by, repairs=True)))
 
 
 def resolve(locks: LockClient, orphan: LockInfo, *, done: bool, by: str = "") -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 from lockkit.model.clock import now
 from lockkit.model.log import log
-from lockkit.model.types import Owner
+from lockkit.model.types import REPAIRED, Owner
 
 EXIT_SECONDS = 3.0
 """For all work at the exit of the process together: a store that is down must not delay it."""
@@ -197,9 +197,11 @@ def new_token() -> str:
         return drawn[:size]
 
 
-def operator(by: str) -> str:
-    """The text that tells a holder who broke its lease. If ``by`` is empty: this process."""
-    return _printable(by) or str(owner(""))
+def operator(by: str, *, repairs: bool = False) -> str:
+    """The text that tells a holder who broke its lease, or who ``repairs`` the record of its name.
+    If ``by`` is empty: this process."""
+    who = _printable(by) or str(owner(""))
+    return f"{REPAIRED}{who}" if repairs else who
 
 
 def _printable(label: str) -> str:

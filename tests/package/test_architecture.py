@@ -258,7 +258,7 @@ def is_kit(module: str) -> bool:
 
 
 def may_have_drivers(module: str) -> bool:
-    return is_kit(module) or module in {"lockkit.fencing", "lockkit.orders.rows"}
+    return is_kit(module) or module in {"lockkit.fencing", "lockkit.orders.psycopg"}
 
 
 def report(wrong: list[Import]) -> str:
