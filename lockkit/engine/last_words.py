@@ -1,7 +1,7 @@
 """The last words of a lease that was not released: who held it, until when, and who broke it.
 
 They are kept for a day, for at most a thousand names. Each name has a slot, so a name that is lost
-again and again does not push out the others.
+again and again does not push out the others. A repair of the name's record is kept, too.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ def slot_of(name: str) -> int:
     return zlib.crc32(name.encode(errors="surrogateescape")) % SLOTS
 
 
-def last_words(name: str, state: State) -> Iterator[Words]:
+def last_words(name: str, state: State) -> list[Words]:
     """The words of the holders that the last step found to have ended without a release. They are
     taken out of the state, so that each is returned once. Leases that an operator broke come last,
     because a store keeps only the latest words of each name."""
     fallen, state.fallen = state.fallen, []
-    for holder, kind, at, by in sorted(fallen, key=lambda each: bool(each[3])):
-        yield Words(name, at, by, kind, holder.permits, holder)
+    return [
+        Words(name, at, by, kind, holder.permits, holder)
+        for holder, kind, at, by in sorted(fallen, key=lambda each: bool(each[3]))
+    ]
 
 
 def words_of_repair(name: str, now: int, by: str) -> Words:
@@ -89,8 +91,8 @@ def _info(name: str, holder: Holder, now: int, kind: Kind, permits: int) -> Lock
     return LockInfo(
         name=name,
         state=LockState.HELD if holder.until > now else LockState.ABANDONED,
-        owner=Owner.decode(holder.owner) if holder.owner else None,
-        fence=holder.fence or None,
+        owner=Owner.decode(holder.owner),
+        fence=holder.fence,
         age=(now - holder.granted) / SECOND,
         left=(holder.until - now) / SECOND,
         renewed=(now - holder.renewed) / SECOND,

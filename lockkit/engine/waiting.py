@@ -39,14 +39,14 @@ OWN = (
 )
 
 OWN_VIEW = (
-    ": that is the lock_view around the code that asks, so the view would wait for itself. Use the "
-    "lease it already has"
+    ": that is the lock_view around the code that asks, so a view that waits for this waits for "
+    "itself. Use the lease it already has"
 )
 
 THIS_VIEW: ContextVar[tuple[Callable[[], Any], ...]] = ContextVar("lockkit_view", default=())
-"""Weak references to the leases that ``lock_view`` has taken around the code that runs, the
-innermost first. Unlike the thread and the task, they are the same in a thread where an async view
-runs a part of its work. Code that outlives its view still has them: they are released then."""
+"""Weak references to the leases that ``lock_view`` has taken around the code that runs, of one name
+or of several. Unlike the thread and the task, they are the same in a task of the view, and in a
+thread with a copy of its context. Code that outlives its view has them as well: released ones."""
 
 TAKEOVER_STEP = 0.002
 """Waiters that poll at the moment at which the holder expires do so this many seconds apart."""
@@ -260,6 +260,7 @@ class _Acquire:
             return OWN
         if self.request.kind not in (Kind.MUTEX, Kind.REENTRANT):
             return ""
-        leases = [lease for each in THIS_VIEW.get() if (lease := each()) and not lease.released]
-        owners = [Owner.decode(lease._hold.request.owner) for lease in leases]
-        return OWN_VIEW * (holder in owners)
+        found = (each() for each in THIS_VIEW.get())
+        leases = [lease for lease in found if lease is not None and not lease.released]
+        holds = [lease[name]._hold for lease in leases for name in lease.names]
+        return OWN_VIEW * any(holder == Owner.decode(hold.request.owner) for hold in holds)

@@ -107,8 +107,8 @@ class AcquireTimeout(LockError, TimeoutError):
     - ``holder``: the owner that held the lock when the store last answered, or None if not known.
     - ``retry_after``: whole seconds after which to try again, estimated from recent hold times.
     - ``own``: true if the thread or task that asks holds the lock itself, so waiting is useless.
-      Also true if another thread or task of the process, with the same name, holds it, or the
-      ``lock_view`` around the code that asks.
+      Also true if another thread or task of the process, with the same name, holds it, and if the
+      ``lock_view`` around the code that asks holds it, as a mutex or a reentrant lock.
     """
 
     def __init__(

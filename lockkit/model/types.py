@@ -245,7 +245,7 @@ class LockInfo(NamedTuple):
     shared: bool = False  #: others may hold it at the same time
     queue: tuple[Waiting, ...] = ()  #: the first waiters
     damage: str = ""  #: the part that cannot be read, and the command that repairs it
-    broken_by: str = ""  #: in last words: the operator who released it, and why
+    broken_by: str = ""  #: in last words: the operator who released or repaired it, and why
 
     @property
     def waiting(self) -> float | None:

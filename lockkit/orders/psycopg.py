@@ -4,10 +4,11 @@ BEGIN is sent with the first statement of a transaction, and COMMIT with the las
 would send each statement alone, and take longer for that than the server takes to execute it.
 
 A connection that is used again and again has its statements prepared: reading and planning them is
-a third of the time that the server takes. Not behind a pooler, whose next transaction may have
-another connection to the server. If the server has lost what was prepared (DISCARD ALL), or cannot
-use it any more (ALTER TABLE), the first message of a transaction is sent again as plain text, and
-the connection goes on without.
+a third of the time that the server takes. Nothing is prepared behind a pooler, whose next
+transaction may have another connection to the server, or where psycopg prepares statements itself:
+it then deallocates all of them now and then. If the server has lost what was prepared (DISCARD
+ALL), or cannot use it any more (ALTER TABLE), the first message of a transaction is sent again as
+plain text, and the connection goes on without.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ if TYPE_CHECKING:
 IDLE, COMMAND_OK, TUPLES_OK = 0, 1, 2  # from libpq's enumerations
 
 PREPARED_AFTER = 5
-"""Transactions before statements are prepared: that takes as long as it saves in this many."""
+"""The transaction of a connection before which its statements are prepared: that takes as long as
+it saves in this many."""
 
 LOCK_MS = 100
 """Milliseconds that preparing waits for a lock on the table."""
 
-LOST = frozenset({"26", "0A", "42", "22"})
-"""Classes of errors: the server does not know the prepared statement, or it does not fit a table
-that was changed. As plain text it may succeed."""
+LOST = frozenset({"26000", "0A000", "42804", "22003"})
+"""The server does not know the prepared statement, or it does not fit a table that was changed: its
+result or its parameters have other types, or another range. As plain text it may succeed."""
 
 PREPARED = "_lockkit_prepared"
 """Attribute of a psycopg connection: its ``Prepared``."""
@@ -50,29 +52,28 @@ class Prepared:
     def names(
         self, connection: Connection[Any], statements: Sequence[str], *, commit: bool
     ) -> dict[str, str]:
-        """The names of the statements that the next message may use: the first of a transaction, or
-        the last of one that began so. If another one failed, the transaction would be lost."""
+        """The names of the statements that the next message may use: the first of a transaction,
+        which can be sent again, or the last of one that began so."""
         begun, self._begun = self._begun, False
         if connection.pgconn.transaction_status != IDLE:
-            # where psycopg prepares something itself, it deallocates everything now and then
-            is_there = begun and commit and connection.prepare_threshold is None
-            return self._names if is_there else {}
+            return self._names if begun and commit else {}
         if not connection.autocommit:
             self._transactions += 1
-            if self._transactions == PREPARED_AFTER:
+            is_due = self._transactions == PREPARED_AFTER
+            if is_due and connection.prepare_threshold is None:
                 self._prepare(connection, statements)
         self._begun = bool(self._names)
         return self._names
 
     def is_lost(self, error: Any) -> bool:
         """Whether it may be the fault of what was prepared, which is given up then."""
-        if not self._names or (error.sqlstate or "")[:2] not in LOST:
+        if not self._names or error.sqlstate not in LOST:
             return False
         self._names = {}
         return True
 
     def _prepare(self, connection: Connection[Any], statements: Sequence[str]) -> None:
-        """Does nothing behind a pooler: there, another process of the server has greeted us."""
+        """Behind a pooler, only ask for the process: the pooler has greeted us with another."""
         (pid,) = _run(connection, b"SELECT pg_backend_pid()")
         if pid.status != TUPLES_OK or pid.get_value(0, 0) != b"%d" % connection.pgconn.backend_pid:
             return

@@ -247,8 +247,8 @@ class Listed(Store):
         False: there is no such holder any more."""
 
     def last_words(self, name: str | None = None) -> Step[list[LockInfo]]:
-        """The last words of leases that ended without a release in the last day: of a thousand at
-        most, or those of one name. Default: none are kept."""
+        """The last words of leases that ended without a release in the last day, and of repairs: of
+        a thousand names at most, or those of one name. Default: none are kept."""
         return at_once([])
 
     def ended(self, name: str, fence: int | None) -> Step[LockInfo | None]:

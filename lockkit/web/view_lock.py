@@ -84,6 +84,9 @@ def _status(key: str, value: object) -> int:
 
 _CHECKS = {"TIMEOUT": check_timeout, "BUSY_STATUS": _status, "MAX_WAITERS": check_count}
 
+NESTED = 7
+"""The most ``lock_view`` around another one of which is known that the view has their locks."""
+
 waiting_room = WaitingRoom()
 """The waiting room of this process, for all aliases, views and frameworks."""
 
@@ -163,15 +166,20 @@ class ViewLock(Generic[OnBusy]):
         """
         timeout = settings.timeout if self.timeout is UNSET else self.timeout
         lock = self._lock(client, names, timeout, label)
-        lease = await (value(lock.acquire()) if timeout == 0 else _wait(lock, settings))
-        first = lease if len(names) == 1 else lease[names[0]]
-        leases: tuple[Callable[[], Any], ...] = (weakref.ref(first),)
-        for each in THIS_VIEW.get():  # without a call: each request does this
-            around = each()
-            if around is not None and not around.released:
-                leases += (each,)
-        THIS_VIEW.set(leases)
-        return lease
+        if timeout == 0:
+            return await value(lock.acquire())
+        with waiting_room.place(settings.max_waiters) as placed:
+            if placed:
+                return await value(lock.acquire())
+        try:
+            return await value(lock.acquire(timeout=0))
+        except LockHeld as held:  # a free lock is granted even if the waiting room is full
+            raise TooManyWaiters(
+                f"{held.name!r} is held, and MAX_WAITERS requests of this process wait already",
+                name=held.name,
+                holder=held.holder,
+                retry_after=held.retry_after,
+            ) from None
 
     def _lock(self, client: Any, names: Sequence[str], timeout: float | None, label: str) -> Any:
         """The lock. The client keeps checked options, by their values: there are few, whereas a
@@ -189,20 +197,10 @@ class ViewLock(Generic[OnBusy]):
         return f"lock_view({', '.join(map(repr, self._names))}, alias={self.alias!r})"
 
 
-async def _wait(lock: Any, settings: ViewSettings) -> Any:
-    """Acquire the lock from a place in the waiting room; without one, only if the lock is free."""
-    with waiting_room.place(settings.max_waiters) as placed:
-        if placed:
-            return await value(lock.acquire())
-    try:
-        return await value(lock.acquire(timeout=0))
-    except LockHeld as held:  # a free lock is granted even if the waiting room is full
-        raise TooManyWaiters(
-            f"{held.name!r} is held, and MAX_WAITERS requests of this process wait already",
-            name=held.name,
-            holder=held.holder,
-            retry_after=held.retry_after,
-        ) from None
+def note_lease(lease: object) -> None:
+    """Have code of the view told if it asks for a lock that the view itself has. An adapter calls
+    this where the view runs: in its task or thread."""
+    THIS_VIEW.set((weakref.ref(lease), *THIS_VIEW.get()[:NESTED]))
 
 
 def mark(wrapper: object, view_lock: ViewLock[Any]) -> None:

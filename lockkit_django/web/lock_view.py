@@ -23,7 +23,7 @@ from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, 
 from lockkit.orders.visit import options_in
 from lockkit.runtime.aio_run import to_its_end
 from lockkit.web.refusal import log_refusal, refusal_of, request_label
-from lockkit.web.view_lock import ViewLock, mark
+from lockkit.web.view_lock import ViewLock, mark, note_lease
 from lockkit_django.conf import view_settings
 from lockkit_django.leases.client import alocks, give_back_from_loop, has_own_thread, locks
 from lockkit_django.leases.transactions import note_each_request
@@ -213,6 +213,7 @@ class _Call:
         further_out = attributes.get(LENT, ())
         before = {"lease": attributes.get("lease"), LENT: further_out}
         attributes.update({"lease": lease, LENT: (*further_out, lease)})
+        note_lease(lease)
         return before
 
     async def do(self, function: Callable[..., T], *args: Any) -> T:

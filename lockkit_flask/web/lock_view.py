@@ -15,7 +15,7 @@ from lockkit.leases.lease import result_of
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
 from lockkit.web.refusal import Refusal, log_refusal, refusal_of, request_label
 from lockkit.web.route_checks import wrappers
-from lockkit.web.view_lock import MARK, ViewLock, mark
+from lockkit.web.view_lock import MARK, ViewLock, mark, note_lease
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.leases.db_session import behind
 from lockkit_flask.state import app_locks
@@ -98,6 +98,7 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
         except LockError as error:
             _abort(error)
         request_leases.add(lease, self)
+        note_lease(lease)
         return lease
 
     def refuse(self, error: AcquireTimeout) -> Any:

@@ -289,6 +289,31 @@ def _beside_a_key(_: Path, server: RedisServer) -> str:
     return f"{server.url}?protocol=plain"
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+def test_a_repair_leaves_the_last_words_of_a_lease(
+    kind: str, tmp_path: Path, redis_server: RedisServer
+) -> None:
+    """Whatever slots the names have."""
+    redis_server.flush()
+    place = tmp_path / "locks.sqlite3"
+    url = redis_server.url if kind == "redis" else f"sqlite:///{place}"
+    names = [f"stock:{number}" for number in (46, 64, 75, 1023, 1131)]
+    with lockkit.connect(url) as client, redis_server.client() as admin:
+        for name in names:
+            lease = client.lock(name).acquire()
+            client.break_(name, fence=lease.fencing_token, by="ann")
+            lease.release()
+            if kind == "redis":
+                admin.hset(Keys("lockkit").bucket(bucket_of(name)), f"={name}", "something else")
+            else:
+                with closing(sqlite3.connect(place)) as database, database:
+                    found = "WHERE name = ? AND prefix = 'lockkit'"
+                    database.execute(f"UPDATE lockkit_lock SET state = '{{' {found}", [name])
+            assert client.repair(name, by="bob")
+            told = {words.broken_by: words.fence for words in client.last_words(name)}
+            assert told == {"ann": lease.fencing_token, "repaired its record: bob": None}
+
+
 @pytest.mark.parametrize("spoil", [_in_a_row, _in_a_bucket, _beside_a_key])
 def test_the_command_that_repairs_a_name_can_be_typed_in_a_shell(
     spoil: Callable[[Path, RedisServer], str], tmp_path: Path, redis_server: RedisServer

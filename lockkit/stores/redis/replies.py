@@ -154,7 +154,7 @@ def info_of(name: str, text: bytes, now: int, queue: Queue = (0, 0, ())) -> Lock
     return LockInfo(
         name=name,
         state=LockState.HELD if until > now else LockState.ABANDONED,
-        owner=Owner.decode(owner.decode(errors="replace")) if owner else None,
+        owner=Owner.decode(owner.decode(errors="replace")),
         fence=fence or None,
         age=(now - granted) / SECOND,
         left=(until - now) / SECOND,

@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any, TypeVar
 
-from lockkit.engine.last_words import infos_of, words_of_repair
+from lockkit.engine.last_words import Words, infos_of, words_of_repair
 from lockkit.engine.state import SECOND, State
-from lockkit.model.errors import BackendError, DamagedRecord, LayoutMismatch
+from lockkit.model.errors import DamagedRecord, LayoutMismatch
 from lockkit.model.names import repair_command
 from lockkit.model.types import Grant, LockInfo, LockState, Release, Request
 from lockkit.stores.sql.codec import FREE, damaged_record, decode, is_whole, row_id, taken
 from lockkit.stores.sql.connector import Connection, Missed, Parameters
-from lockkit.stores.sql.words import is_words, values_of
+from lockkit.stores.sql.words import is_words
 
 T = TypeVar("T")
 
@@ -122,10 +121,9 @@ def _tried(connection: Connection, statement: str, values: Parameters) -> Tried[
     return result.last if result.changed else None, None
 
 
-def repaired(prefix: str, name: str, by: str, connection: Connection) -> bool:
-    """Free the row if it cannot be read, write down who did so, and return whether it could not. A
+def repaired(key: str, name: str, by: str, connection: Connection) -> list[Words]:
+    """Free the row if it cannot be read, and return the words of this; none if it can be read. A
     fence that can be read stays, and goes on growing."""
-    key = row_id(prefix, name)
     dialect = connection.dialect
     row = connection.execute(dialect.read, {"id": key}).rows[0]
     try:
@@ -139,10 +137,8 @@ def repaired(prefix: str, name: str, by: str, connection: Connection) -> bool:
             statement = dialect.delete.partition(" AND version")[0]
         if connection.execute(statement, values).changed != 1:
             raise Missed from None
-        with suppress(BackendError, Missed):  # the step is done
-            connection.execute(dialect.put, values_of(prefix, words_of_repair(name, now, by)))
-        return True
-    return False
+        return [words_of_repair(name, now, by)]
+    return []
 
 
 def prune_some(connection: Connection) -> None:

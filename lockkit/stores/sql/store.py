@@ -17,7 +17,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from lockkit.engine import grant
 from lockkit.engine.effects import Exchange, Park, Signal, Step
-from lockkit.engine.last_words import last_words
+from lockkit.engine.last_words import Words, last_words
 from lockkit.model import clock
 from lockkit.model.errors import BackendError, BackendUnavailable, DamagedRecord, LayoutMismatch
 from lockkit.model.types import Busy, Gone, Grant, Mode, Release, Renewal, Request
@@ -141,8 +141,8 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
         return call(lambda: self._step(name, rule))
 
     def repair(self, name: str, by: str = "") -> Step[bool]:
-        repairing = partial(repaired, self._prefix, name, by)
-        return call(lambda: self._try(self._steps, repairing))
+        repairing = partial(repaired, row_id(self._prefix, name), name, by)
+        return call(lambda: self._note(self._try(self._steps, repairing), self._steps))
 
     def close(self) -> None:
         self._steps.close()
@@ -183,19 +183,19 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
         if not isinstance(done, Applied):
             return done
         reply, is_new, state = done
-        self._note(name, state, over)
+        self._note(last_words(name, state), over)
         if is_new and int(row[-4:], 16) % PRUNE_EVERY == 0:
             with suppress(Missed, BackendError):  # the step is done; another one will prune
                 self._steps.use(prune_some)
         return reply
 
-    def _note(self, name: str, state: grant.State, over: OneConnection) -> None:
-        """Write down the last words of the lease that was lost last: a name has one row for them.
-        The step itself is done already. If the process dies before this, they are missing."""
-        if found := [*last_words(name, state)]:
+    def _note(self, found: Sequence[Words], over: OneConnection) -> bool:
+        """Write down the last of these, after the step; the process may die before. False: none."""
+        if found:
             values = values_of(self._prefix, found[-1])
             with suppress(BackendError):
                 self._try(over, lambda c: c.execute(c.dialect.put, values))
+        return bool(found)
 
     def _attempt(
         self, row: str, name: str, rule: Rule[T], first: First[T] | None, connection: Connection
@@ -249,7 +249,7 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
             )
         except Missed:
             return self._step(name, rule, self._renewals)
-        self._note(name, state, self._renewals)
+        self._note(last_words(name, state), self._renewals)
         return reply
 
     def _extend_each(self, names: dict[str, list[Request]], told: dict[str, list[Renewal]]) -> None:

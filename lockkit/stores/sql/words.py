@@ -37,8 +37,8 @@ def prefix_of_words(prefix: str) -> str:
 
 
 def row_of_words(prefix: str, name: str, *, repaired: bool = False) -> str:
-    """The id of the row. A repair of the name's record has another slot than its last lease."""
-    slot = slot_of(f"{name} repaired" if repaired else name)
+    """The id of the row. A repair of the name's record has the next slot."""
+    slot = (slot_of(name) + repaired) % SLOTS
     return hashlib.sha256(f"{prefix_of_words(prefix)}{slot}".encode()).hexdigest()
 
 

@@ -1,9 +1,10 @@
--- Prepended to the scripts that find a lease which was not released: they keep its last words.
+-- Prepended to the scripts that find a lease which was not released, or repair a record: they keep the
+-- last words of the name.
 --
 -- They are fields of the bucket, w0 to w14, one for each slot of names: 'at kind form' of fixed
 -- widths (16 1 1), then ' permits length-of-name length-of-by ', name, by (the operator who broke it;
 -- empty: it expired) and the record or entry from its 'until' on, without permits and entrant.
--- A repair of the name's record has another slot than its last lease, and a fence of 0.
+-- A repair of the name's record has the next slot, and a fence of 0.
 local WORDS, DAY = 15, 86400000000
 
 local function slots()
@@ -12,9 +13,9 @@ local function slots()
   return fields
 end
 
-local function note(name, kind, form, permits, tail, by, what)
+local function note(name, kind, form, permits, tail, by, further)
   local at = by == '' and string.sub(tail, 1, 16) or stamp
-  local slot = tonumber(string.sub(redis.sha1hex(name .. (what or '')), 1, 4), 16) % WORDS
+  local slot = (tonumber(string.sub(redis.sha1hex(name), 1, 4), 16) + (further or 0)) % WORDS
   redis.call('HSET', KEYS[1], 'w' .. slot,
     at .. kind .. form .. ' ' .. permits .. ' ' .. #name .. ' ' .. #by .. ' ' .. name .. by .. tail)
   for i, words in ipairs(redis.call('HMGET', KEYS[1], unpack(slots()))) do
@@ -40,6 +41,6 @@ end
 -- Keep who repaired what could not be read, unless the bucket is of another layout.
 local function note_repair(name, by)
   if (redis.call('HGET', KEYS[1], 'v') or VERSION) == VERSION then
-    note(name, 'M', 'X', 0, stamp .. us(0) .. stamp .. stamp .. us(0) .. '1 - ', by, ' repaired')
+    note(name, 'M', 'X', 0, stamp .. us(0) .. stamp .. stamp .. us(0) .. '1 - ', by, 1)
   end
 end

@@ -67,11 +67,17 @@ class PlainListing:
     def last_words(self, name: str | None = None) -> Step[list[LockInfo]]:
         """What an operator did with this name in the last ten minutes: released its lease, or
         repaired its key. Nothing else is kept of a lease, and names are not searched for it."""
-        if name is None:
-            return []
+        words = [] if name is None else (yield from self._words(name))
+        return [info for info in words if -(info.left or 0.0) < GRACE_SECONDS]
+
+    def ended(self, name: str, fence: int | None) -> Step[LockInfo | None]:
+        words = yield from self._words(name)
+        return next((info for info in words if info.fence == fence), None)
+
+    def _words(self, name: str) -> Step[list[LockInfo]]:
         try:
-            found = yield from look(self._language.last_words(name))
-            second, microsecond = yield from look(pack(b"TIME"))
+            asked = [self._language.last_words(name), pack(b"TIME")]
+            found, (second, microsecond) = yield from look(asked)
         except DamagedRecord:
             return []
         now = int(second) * SECOND + int(microsecond)
@@ -116,16 +122,13 @@ def _read(name: str, reply: Sequence[Any]) -> LockInfo | None:
 
 
 def _words(name: str, said: str, now: int) -> LockInfo | None:
-    """None: it is old, or somebody else wrote it: it only informs."""
+    """None: somebody else wrote it. It only informs."""
     try:
         fence, when, by = said.split(" ", 2)
-        ago = now - int(when)
-        known = int(fence) or None
-    except ValueError:
+        info = LockInfo(name, LockState.LOST, fence=int(fence) or None, broken_by=by)
+        return info._replace(left=(int(when) - now) / SECOND)
+    except (ValueError, OverflowError):
         return None
-    if not 0 <= ago < GRACE_SECONDS * SECOND:
-        return None
-    return LockInfo(name, LockState.LOST, fence=known, left=-ago / SECOND, broken_by=by)
 
 
 def _without_key(info: LockInfo) -> LockInfo:

@@ -77,9 +77,10 @@ ORDERS = {"ORDER_ID": ["header:X-Order-ID"], "PATHS": ["^/"], "WAIT": 60}
 
 @contextmanager
 def _machine(url: str, level: str, settings: dict[str, Any]) -> Iterator[Machine]:
+    connect_args = {"prepare_threshold": None} if url.startswith("postgresql+psycopg:") else {}
     app = create_app(
         SQLALCHEMY_DATABASE_URI=url,
-        SQLALCHEMY_ENGINE_OPTIONS={"isolation_level": level},
+        SQLALCHEMY_ENGINE_OPTIONS={"isolation_level": level, "connect_args": connect_args},
         LOCKKIT_URL="memory://",
         LOCKKIT_ORDERS={**ORDERS, **settings},
     )
