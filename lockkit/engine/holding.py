@@ -11,6 +11,7 @@ from lockkit.engine.effects import Later, Made, Step
 from lockkit.model import clock
 from lockkit.model.errors import (
     BackendError,
+    ConfigurationError,
     DamagedRecord,
     LayoutMismatch,
     LockError,
@@ -146,10 +147,15 @@ def _answer(
 
 
 def extend(store: Store, hold: Hold, ttl: float, now: Clock = clock.now) -> Step[None]:
-    """Set the time left to ``ttl`` seconds. Raises LeaseLost or a BackendError."""
+    """Set the time left to ``ttl`` seconds. Raises LeaseLost or a BackendError; ConfigurationError
+    if the store allows no such ttl."""
     request = hold.ask(ttl, now())
     sent = now()
-    (renewal,), again = yield from _answer(lambda: store.extend((request,)), hold, now, sent)
+    try:
+        (renewal,), again = yield from _answer(lambda: store.extend((request,)), hold, now, sent)
+    except ConfigurationError:  # renewals would ask for it as well, and be refused
+        hold.not_asked(request.number)
+        raise
     moment = now()
     _apply(hold, request, renewal, again or sent, moment)
     if (unreadable := renewal.error) is not None:

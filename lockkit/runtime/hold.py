@@ -231,7 +231,7 @@ class Hold:
             return
         if number > self._last[0]:
             self._settled = _until(number, sent, left)
-            self._forget(number)
+            self._keep_asked(lambda each: each >= number)
         self.failing_since = None
         self.due = self._next(now)
 
@@ -240,12 +240,16 @@ class Hold:
         that a loss is noticed in time."""
         return now + min(self.deadline - now, self.ttl) / 3
 
-    def _forget(self, number: int) -> None:
-        """Forget the extensions that were requested before this one."""
+    def not_asked(self, number: int) -> None:
+        """The store has refused this extension before anything was sent."""
+        self._keep_asked(lambda each: each != number)
+
+    def _keep_asked(self, keeps: Callable[[int], bool]) -> None:
+        """Forget the open extensions with other numbers."""
         while True:
             asked, kept = self._asked, ()
             for position in range(0, len(asked), 2):
-                if asked[position] >= number:
+                if keeps(asked[position]):
                     kept += asked[position : position + 2]
             kept = _asked_once(kept)
             if self._asked is asked:  # else another thread has asked meanwhile

@@ -22,6 +22,7 @@ from lockkit.engine.times import drift
 from lockkit.model.clock import now
 from lockkit.model.errors import (
     BackendUnavailable,
+    ConfigurationError,
     DamagedRecord,
     LayoutMismatch,
     OutcomeUnknown,
@@ -192,6 +193,37 @@ class TestTwoExtensionsAtOnce:
             lease.release()
             client.close()
             patient.close()
+
+
+@pytest.mark.parametrize("api", ["sync", "async"])
+def test_a_refused_extension_is_not_asked_for_by_the_next_renewals(api: Api) -> None:
+    """They would be refused as well, and with them those of all other leases."""
+    settings = settings_from_url("memory://", ttl=3.0)
+    client = client_of(api, load_store(settings), settings)
+    extend = client.store.extend
+
+    def limited(requests: Any) -> Step[list[Renewal]]:
+        if any(request.ttl > 10 for request in requests):
+            raise ConfigurationError("ttl must be at most 10 seconds")
+        return (yield from extend(requests))
+
+    client.store.extend = limited  # type: ignore[method-assign]
+
+    def renewed() -> bool:
+        leases = [client.lock(name).acquire() for name in ("a", "b")]
+        with pytest.raises(ConfigurationError, match="at most 10"):
+            leases[0].extend(20.0)
+        whole = all([is_renewed(lease) for lease in leases])
+        return all([lease.release() for lease in leases]) and whole
+
+    at_least_once(renewed)
+    client.stop() if isinstance(client, BlockingClient) else client.close()
+
+
+def is_renewed(lease: Any) -> bool:
+    deadline = now() + lease.remaining()
+    eventually(lambda: lease.lost or now() + lease.remaining() > deadline + 0.1)
+    return not lease.lost
 
 
 class TestAnExtensionToLess:
