@@ -210,6 +210,17 @@ def blank(path: Path) -> None:
     database.close()
 
 
+def test_a_file_that_cannot_be_reached_is_not_said_to_be_empty(tmp_path: Path) -> None:
+    """Such as in a directory of another user. A loop of links is out of reach of root, too."""
+    (tmp_path / "loop").symlink_to("loop")
+    with lockkit.connect(f"sqlite:///{tmp_path}/loop/locks.sqlite3") as client:
+        for arguments in ([], ["--stuck", "--fail-on-stuck"], ["show", "x"]):
+            shown = locks(client, *arguments)
+            assert shown.status == 69
+            assert "nobody has ever locked" not in shown.err
+            assert "free" not in shown.out
+
+
 @pytest.mark.parametrize("make", [Path.touch, blank])
 def test_an_empty_file_is_not_written_by_looking(make: object, tmp_path: Path) -> None:
     path = tmp_path / "locks.sqlite3"

@@ -114,9 +114,14 @@ class SQLiteConnector(Connector):
     def has_anything(self) -> bool:
         """Whether the file has a table. Nothing is written, and only SQLite opens the file: if
         lockkit closed it, the locks that SQLite has on it in this process would be gone."""
-        identity = self.identity()
-        if identity is None or identity != self._ours:
-            if identity is None or not os.path.getsize(self._path) or self._is_blank():
+        try:
+            found = os.stat(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:  # such as a directory that we may not search: ``connect`` reports it
+            return True
+        if self._ours != (identity := (found.st_dev, found.st_ino)):
+            if not found.st_size or self._is_blank():
                 return False
             self._ours = identity
         return True
