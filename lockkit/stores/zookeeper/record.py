@@ -28,10 +28,11 @@ def encoded(data: dict[str, Any]) -> bytes:
     return json.dumps(data).encode()
 
 
-def decoded(data: bytes) -> dict[str, Any]:
-    """Empty if it cannot be read: anybody who may write there could have written it."""
+def decoded(data: bytes | None) -> dict[str, Any]:
+    """Empty if it cannot be read: anybody who may write there could have written it. ZooKeeper has
+    None for data, too."""
     try:
-        found = json.loads(data)
+        found = json.loads(data or b"")
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
