@@ -220,6 +220,25 @@ def test_a_node_that_is_being_connected_to_hears_of_a_release(
         eventually(lambda: not any(nodes.kept()))
 
 
+def test_a_vote_whose_connection_broke_is_taken_back(nodes: Nodes, connected: Connect) -> None:
+    """The node is told once there is a new connection; nobody waits for that."""
+    with FaultProxy("127.0.0.1", nodes[4].port) as proxy, ThreadPoolExecutor(1) as elsewhere:
+        times = {"socket_timeout": LONG, "socket_connect_timeout": LONG}
+        url = nodes.url(**times).replace(f":{nodes[4].port}", f":{proxy.port}")
+        client = nodes.warm(connected(url, ttl=600.0))
+        nodes.take("a", 0, 1, 2)
+        nodes[0].pause()  # without it, nothing is decided
+        unheard = proxy.drop_replies(matching=b"EVAL")
+        trying = elsewhere.submit(client.lock("a").try_acquire)
+        assert unheard.happened.wait(AT_ONCE)
+        greeting = proxy.delay_requests()
+        nodes[0].resume()
+        assert trying.result() is None
+        assert nodes.kept()[4] == ["lockkita"]
+        greeting.release()
+        eventually(lambda: not nodes.kept()[4])
+
+
 def test_late_replies_are_no_votes_for_anything_else(nodes: Nodes, connected: Connect) -> None:
     """Two nodes grant other names late: with these replies it would have four of five."""
     client = nodes.warm(connected(nodes.url(socket_timeout=LONG)))

@@ -10,6 +10,7 @@ from five_nodes import Nodes, five_nodes
 
 import lockkit
 from lockkit import ConfigurationError, UnsupportedCapability, aio
+from lockkit.model.clock import now
 from lockkit.model.errors import BackendError, BackendUnavailable
 from lockkit.testing.blocking import AnyClient, Api, BlockingClient, connect
 from lockkit.testing.conformance.base import eventually

@@ -93,6 +93,7 @@ class RedlockStore(Buried, Store):
             steps,
             self._nodes.patience,
             lambda heard: all(heard[lane] is not None for lane in voted),
+            is_last=True,
         )
 
     def release(self, request: Request) -> Step[Release]:
