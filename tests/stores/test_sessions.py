@@ -861,6 +861,25 @@ def test_a_missing_table_is_said_and_made(rows: SessionServer) -> None:
             pass
 
 
+def test_the_table_is_made_by_two_processes_at_once(
+    request: pytest.FixtureRequest, spawn: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On PostgreSQL, IF NOT EXISTS alone would fail for one of them."""
+    monkeypatch.setattr("lockkit.stores.sessions.session.ANSWER_SECONDS", SOON)
+    with ROW.of(request) as server, psycopg.connect(server.bare) as other:
+        other.execute("drop table lockkit_row")
+        other.commit()
+        other.execute("lock table pg_type in share mode")  # each looks, and then has to wait
+        with lockkit.connect(server.url) as one, lockkit.connect(server.url) as two:
+            making = [spawn(client.store.create_table) for client in (one, two)]
+            eventually(lambda: len(server.waiters()) == 2)
+            other.rollback()
+            for made in making:
+                made.result(SOON)
+            with one.lock("a", timeout=0):
+                assert two.lock("a").try_acquire() is None
+
+
 def test_old_rows_that_nobody_has_locked_are_deleted(rows: SessionServer) -> None:
     with lockkit.connect(rows.url, ttl=LONG) as locks:
         with locks.lock("held", timeout=0):

@@ -43,9 +43,8 @@ class Dialect(ABC):
     create: ClassVar[str] = ""
     """Makes its table."""
 
-    durably: ClassVar[str] = ""
-    """The first statement of the transaction that makes the table: after it, no crash of the server
-    undoes that."""
+    before_create: ClassVar[str] = ""
+    """The first statements of the transaction that makes the table."""
 
     prepared: ClassVar[str] = ""
     """The statements that each session runs first."""

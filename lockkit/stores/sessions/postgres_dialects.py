@@ -87,7 +87,11 @@ class PostgresRow(Postgres, OfRows):
     expression."""
 
     missing: ClassVar[str] = "42P01"
-    durably: ClassVar[str] = "SET LOCAL synchronous_commit = on; "
+    before_create: ClassVar[str] = (
+        "SET LOCAL synchronous_commit = on; "  # after it, no crash of the server undoes that
+        # IF NOT EXISTS does not see what another process is about to make, and fails then.
+        "DO $$ BEGIN PERFORM pg_advisory_xact_lock(hashtext('lockkit_row'), 0); END $$; "
+    )
     create: ClassVar[str] = (
         "CREATE TABLE IF NOT EXISTS lockkit_row (id varchar(64) PRIMARY KEY, "
         "name varchar(1024) NOT NULL, made timestamptz NOT NULL DEFAULT now()); "

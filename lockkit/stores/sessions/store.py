@@ -49,7 +49,7 @@ class SessionStore(Attempts, Sessioned):
         return AsyncSessionWire(close)
 
     def create_table(self) -> None:
-        if sql := self._sql.durably + self.ddl():
+        if sql := self._sql.before_create + self.ddl():
             run(self._elsewhere(lambda route, found: self._say(found, route, sql)), self.wire())
 
     def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
