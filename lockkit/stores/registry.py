@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lockkit.model.checks import Unshown, nearest
@@ -80,8 +81,12 @@ def settings_for_client(client: object, **options: Any) -> AliasSettings:
     for origin in (*modules, *(module.partition(".")[0] for module in modules)):
         if origin in HANDED_OVER:
             location, backend, option = HANDED_OVER[origin]
-            handed = {**options.pop("options", {}), option: client}
-            return settings_from_url(location, backend=backend, options=handed, **options)
+            if options.pop("backend", None) is not None:
+                raise ConfigurationError("connect() takes a client or a backend, not both")
+            given = options.pop("options", {})
+            if isinstance(given, Mapping):  # else the check of OPTIONS says what it must be
+                given = {**given, option: client}
+            return settings_from_url(location, backend=backend, options=given, **options)
     raise ConfigurationError(
         f"connect() cannot use a {type(client).__module__}.{type(client).__qualname__}: hand it a "
         "client or a pool of redis-py, an engine of SQLAlchemy, or a URL"
@@ -138,7 +143,7 @@ def _mode(settings: AliasSettings) -> str | None:
     """The mode of a database: ``?mode=`` of its URL, or the one in OPTIONS."""
     from urllib.parse import parse_qs
 
-    found = parse_qs(settings.location.partition("?")[2]).get("mode")
+    found = parse_qs(settings.location.partition("?")[2], keep_blank_values=True).get("mode")
     if found and "mode" in settings.options:
         raise ConfigurationError(
             f"{settings.place} and its OPTIONS both say 'mode': say it in one of them"

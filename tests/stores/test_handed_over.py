@@ -203,6 +203,21 @@ def test_a_client_with_a_cache_of_its_own_is_refused(redis_url: str) -> None:
         lockkit.connect(client=client)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"backend": "lockkit.stores.redis:RedisStore"}, "a client or a backend"),
+        ({"options": None}, "options of connect"),
+        ({"options": [("client", 1)]}, "options of connect"),
+    ],
+)
+def test_options_beside_a_client_are_checked(
+    redis_url: str, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(lockkit.ConfigurationError, match=said):
+        lockkit.connect(client=handed(redis_url), **options)
+
+
 @pytest.mark.parametrize("is_native", [True, False])
 async def test_a_client_under_asyncio(redis_url: str, is_native: bool) -> None:
     """One of redis.asyncio, or a blocking one by way of threads."""

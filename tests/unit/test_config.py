@@ -228,6 +228,8 @@ def test_how_to_lock_in_a_database(url: str, how: str) -> None:
     assert type(load("table")) is type(load_store(settings_from_url(url)))
     with pytest.raises(ConfigurationError, match=r"no mode .*; a database may have table"):
         load("tabel")
+    with pytest.raises(ConfigurationError, match="has no mode"):  # of an unset variable
+        load("")
 
 
 @pytest.mark.parametrize("url", ["postgresql://h/d", "sqlalchemy://", "django://default"])
