@@ -267,6 +267,7 @@ class AsyncLease(BaseLease, TaskLease):
 
     async def release(self) -> bool:
         client, store, hold, sent = self._client, self._client._direct, self._hold, now()
+        client._stay_in_loop()
         if store is None or self._entry or self._kept_by or hold.is_over(sent):
             return await super().release()
         if not self._finish() or self._foreign:  # as in ``Lease.release``

@@ -209,11 +209,13 @@ class TaskLease(_TaskLease):
     _client: AsyncLockClient
 
     async def extend(self, ttl: float | None = None) -> None:
-        """As ``Lease.extend``."""
+        """As ``Lease.extend``, in the event loop of the client."""
+        self._client._stay_in_loop()
         await self._client.perform(self._extending(ttl))
 
     async def release(self) -> bool:
-        """As ``Lease.release``."""
+        """As ``Lease.release``, in the event loop of the client."""
+        self._client._stay_in_loop()
         return await self._client.perform(self._releasing())
 
     async def __aenter__(self) -> Self:

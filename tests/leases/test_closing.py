@@ -136,6 +136,27 @@ async def test_a_close_that_is_cancelled_closes_nevertheless(
     await locks.close()
 
 
+async def test_a_close_that_is_cancelled_as_it_waits_for_a_reply_closes_nevertheless(
+    proxy: FaultProxy, connections: Callable[[], int]
+) -> None:
+    options = {"client_name": NAME, "socket_timeout": 60}
+    locks = aio.connect(f"redis://127.0.0.1:{proxy.port}", options=options)
+    lease = await locks.lock("a").acquire()
+    proxy.half_open()
+    extending = asyncio.create_task(lease.extend())
+    await asyncio.sleep(0)
+    extending.cancel()
+    await asyncio.wait([extending])
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(locks.close(), 0.1)
+    async with asyncio.timeout(20):
+        while connections():  # noqa: ASYNC110  the server counts them
+            await asyncio.sleep(0.01)
+    proxy.half_open(False)
+    await lease.release()
+    await locks.close()
+
+
 async def test_a_close_does_not_wait_for_a_dead_server(
     proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

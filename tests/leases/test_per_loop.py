@@ -116,6 +116,36 @@ def test_a_client_is_refused_in_another_loop() -> None:
     assert asyncio.run(client.inspect("stock:42")) is None
 
 
+@pytest.mark.parametrize("store", ["memory", "redis"])
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # of the loop that ended
+@pytest.mark.filterwarnings("ignore:loop is closed:ResourceWarning")
+def test_a_lease_is_used_in_its_own_loop_only(store: str, request: pytest.FixtureRequest) -> None:
+    """Elsewhere it would take the replies of others, and stop their renewal."""
+    url = "memory://" if store == "memory" else request.getfixturevalue("redis_url")
+    use_in_two_loops(url, refuses_all=store == "redis")
+    collected()
+
+
+def use_in_two_loops(url: str, *, refuses_all: bool) -> None:
+    client = aio.connect(url, ttl=TTL)
+    own = asyncio.new_event_loop()
+    lease = own.run_until_complete(client.lock("stock:42").acquire())
+
+    async def refused(use: Callable[[], Coroutine[None, None, object]]) -> None:
+        with pytest.raises(ConfigurationError, match="event loop"):
+            await use()
+
+    for use in (lambda: lease.extend(5), lease.release):
+        asyncio.run(refused(use))
+    if refuses_all:
+        asyncio.run(refused(lambda: client.inspect("stock:42")))
+    own.run_until_complete(lease.extend())
+    assert own.run_until_complete(lease.release()) is True
+    own.close()
+    assert asyncio.run(client.inspect("stock:42")) is None
+    asyncio.run(client.close())
+
+
 @pytest.mark.parametrize("store", ["sqlite", "redis"])
 def test_a_forked_child_goes_on_with_the_client_in_a_loop_of_its_own(
     store: str, redis_url: str, tmp_path: Path

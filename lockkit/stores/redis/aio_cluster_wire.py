@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from lockkit.engine.effects import Exchange
@@ -30,8 +31,7 @@ class AsyncNodeWire(AsyncLocalWire):
         return await wire.exchange(Exchange(payload))
 
     async def close(self) -> None:
-        for wire in list(self._wires.values()):
-            await wire.close()
+        await asyncio.gather(*(wire.close() for wire in self._wires.values()))
 
 
 class AsyncClusterWire(AsyncRedisWire):
@@ -44,8 +44,7 @@ class AsyncClusterWire(AsyncRedisWire):
         return await arun(self._slots.exchange(effect), self._nodes)
 
     async def close(self) -> None:
-        await super().close()
-        await self._nodes.close()
+        await asyncio.gather(super().close(), self._nodes.close())
 
     async def _subscribe(self) -> None:
         for _ in self._slots.nodes[1:]:

@@ -87,12 +87,14 @@ class AsyncRedisWire:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        if self._line is not None:
-            await self._line.settled()
-        for line in (self._line, self._mail):
-            if line is not None:
-                line.abort()
-        self._line = self._mail = self._inbox.pulse = None
+        try:
+            if self._line is not None:
+                await self._line.settled()
+        finally:  # also if it is cancelled
+            for line in (self._line, self._mail):
+                if line is not None:
+                    line.abort()
+            self._line = self._mail = self._inbox.pulse = None
         await asyncio.sleep(0)  # meanwhile the loop closes their sockets
 
     async def _connected(self) -> Line:

@@ -13,7 +13,7 @@ from typing import Any
 from redis.exceptions import RedisError, ResponseError
 
 from lockkit.model.clock import now
-from lockkit.model.errors import OutcomeUnknown
+from lockkit.model.errors import ConfigurationError, OutcomeUnknown
 from lockkit.stores.redis.failures import check_role, not_connected
 from lockkit.stores.redis.resp import ALONE, Replies
 from lockkit.stores.redis.settings import SOCKET_TIMEOUT, Connection, is_managed
@@ -24,6 +24,12 @@ SETTLED_WITHIN = 1.0
 """Seconds that a close waits for the replies to what was sent."""
 
 BROKEN = "the connection to the Redis server broke before its reply"
+
+
+OF_ANOTHER_LOOP = (
+    "an asyncio client belongs to the event loop that it was used in first, and its connection "
+    "does: make a client in each loop"
+)
 
 
 class Line(asyncio.BufferedProtocol):
@@ -52,7 +58,7 @@ class Line(asyncio.BufferedProtocol):
 
     @property
     def is_over(self) -> bool:
-        return self._is_over or self._transport.is_closing()
+        return self._is_over or self._transport.is_closing() or self._loop.is_closed()
 
     def ask(self, packed: bytes, replies: int) -> asyncio.Future[Any]:
         """The reply; a list, if their number is not ALONE.
@@ -60,6 +66,8 @@ class Line(asyncio.BufferedProtocol):
         While a reply is owed, the requests of one turn of the loop go out together: a system call
         for each would cost as much as all the rest.
         """
+        if asyncio.get_running_loop() is not self._loop:  # it would mix up the replies
+            raise ConfigurationError(OF_ANOTHER_LOOP)
         future = self._loop.create_future()
         if self._is_over:  # it ended after this task was woken: nobody would look for its reply
             future.set_exception(OutcomeUnknown(BROKEN))
@@ -107,7 +115,8 @@ class Line(asyncio.BufferedProtocol):
             await asyncio.sleep(0.001)
 
     def abort(self) -> None:
-        self._transport.abort()
+        with suppress(RuntimeError):  # its event loop has ended, and closes nothing any more
+            self._transport.abort()
         self._over("the connection to the Redis server was closed", ConnectionError("closed"))
 
     def get_buffer(self, _: int) -> memoryview:
