@@ -17,7 +17,7 @@ from tls_ends import TLSEnd
 import lockkit
 from lockkit import aio
 from lockkit.model.errors import BackendUnavailable
-from lockkit.model.types import Busy, Grant, Mode, Release, Request
+from lockkit.model.types import Busy, Grant, Kind, Mode, Release, Request
 from lockkit.stores.redis.failures import from_reply, is_demoted
 from lockkit.stores.redis.layout import bucket_of
 from lockkit.testing.blocking import Api, BlockingClient, used_as
@@ -549,6 +549,32 @@ def test_released_names_leave_nothing_in_the_store(redis_server: RedisServer, ur
     assert len(keys) <= 64
     assert fields == {b"v", b"f"}
     client.close()
+
+
+def test_an_abandoned_permit_does_not_hold_up_another_kind(redis_url: str) -> None:
+    """The last live holder ends the use as a semaphore, also where it reads none of the others."""
+    with connect(redis_url) as client:
+        lease = client.semaphore("stock:42", 2).acquire()
+        terms = {"kind": Kind.SEMAPHORE, "permits": 2, "shared": True}
+        client.perform(client.store.acquire(Request("stock:42", "a" * 32, 0.01, "", **terms)))
+        eventually(lambda: {info.state for info in client.holders()} == {"held", "abandoned"})
+        assert lease.release()
+        with client.lock("stock:42", timeout=0):
+            pass
+
+
+def test_a_bucket_of_another_layout_hides_no_other(redis_url: str) -> None:
+    with connect(redis_url) as client, redis.Redis.from_url(redis_url) as admin:
+        first, *_, last = sorted(map(str, range(99)), key=bucket_of)
+        with client.lock(last):
+            client.lock(first).acquire().release()
+            for key in admin.scan_iter("*shop:*}:b"):
+                if not admin.hexists(key, f"={last}"):
+                    admin.hset(key, "v", "99")
+            found: list[str] = []
+            with pytest.raises(lockkit.LayoutMismatch, match="99"):
+                found.extend(info.name for info in client.holders())
+            assert found == [last]
 
 
 def test_what_was_abandoned_long_ago_is_forgotten_bit_by_bit(redis_url: str) -> None:

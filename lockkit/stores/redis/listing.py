@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lockkit.engine.effects import Step
-from lockkit.model.errors import DamagedRecord, LockError
+from lockkit.model.errors import DamagedRecord, LayoutMismatch, LockError
 from lockkit.model.types import LockInfo, Page
 from lockkit.stores.redis.failures import refused
 from lockkit.stores.redis.layout import bucket_of, encoded
@@ -31,8 +31,8 @@ class RedisListing:
         self._protocol = protocol
 
     def page(self, name: str | None, cursor: Cursor | None = None) -> Step[Page]:
-        """One bucket at a time, or some names of a large one. The error of a refused bucket comes
-        after all the others."""
+        """One bucket at a time, or some names of a large one. The error of a bucket that is
+        refused, or of another layout, comes after all the others."""
         if name is not None:
             return (yield from self._one(name))
         at = cursor or Cursor()
@@ -49,7 +49,7 @@ class RedisListing:
         except DamagedRecord:
             return Page([damaged_bucket(key)], at.next_bucket())
         except LockError as error:
-            if not refused(error):
+            if not (refused(error) or isinstance(error, LayoutMismatch)):
                 raise
             return Page([], at.next_bucket(error))
         if scanned == b"0":
