@@ -210,10 +210,14 @@ def renew(store: Store, holds: Sequence[Hold], now: Clock = clock.now) -> Step[N
     for start in range(0, len(holds), AT_ONCE):
         try:
             yield from _renew(store, holds[start : start + AT_ONCE], now)
-        except UNTOLD:
-            moment = now()
-            for hold in holds[start:]:
+        except UNTOLD as error:
+            moment, failed = now(), holds[start:]
+            is_new = all(hold.failing_since is None for hold in failed)
+            for hold in failed:
                 hold.renewal_failed(moment)
+            if is_new:  # else it has been said
+                say = "renewals fail, and are tried until the leases expire (%d leases): %s"
+                log.warning(say, len(failed), error)
             return
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,3 +18,10 @@ class _Log:
 
 
 log: Logger = _Log()  # type: ignore[assignment]
+
+
+def log_error(text: str, *values: object) -> None:
+    """Log the error that is being handled, where nobody catches another one: a filter of the
+    application may raise, and the work of a thread must go on."""
+    with suppress(Exception):
+        log.exception(text, *values, stacklevel=2)  # noqa: LOG004  one is being handled

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable
+from contextvars import Context
 
 from lockkit.model.clock import now
-from lockkit.model.log import log
+from lockkit.model.log import log_error
 from lockkit.runtime import process
 from lockkit.runtime.background import LONGEST_SLEEP
 from lockkit.runtime.hold import Hold
@@ -39,7 +40,8 @@ class AsyncNotices(BaseNotices):
         if self._wake is not None:
             self._wake.cancel()
         pause = min(max(seconds, 0.0), LONGEST_SLEEP)
-        self._wake = asyncio.get_running_loop().call_later(pause, self._look)
+        loop = asyncio.get_running_loop()
+        self._wake = loop.call_later(pause, self._look, context=Context())
 
     def _look(self) -> None:
         try:
@@ -65,4 +67,4 @@ async def _awaited(callback: Awaitable[object], name: str) -> None:
     try:
         await callback
     except Exception:  # noqa: BLE001  the user's code has no caller here
-        log.exception("on_lost of %r failed", name)
+        log_error("on_lost of %r failed", name)

@@ -11,13 +11,14 @@ import asyncio
 import math
 import weakref
 from collections.abc import Callable
+from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING
 
 from lockkit.engine import holding
 from lockkit.model.clock import now
 from lockkit.model.errors import ConfigurationError
-from lockkit.model.log import log
+from lockkit.model.log import log_error
 from lockkit.model.types import Request
 from lockkit.runtime import process
 from lockkit.runtime.aio_notices import AsyncNotices
@@ -95,7 +96,8 @@ class AsyncWatchdog(BaseWatchdog):
         if not math.isinf(pause):
             pause = min(max(pause, least), LONGEST_SLEEP)
             loop = asyncio.get_running_loop()
-            self._wake = loop.call_later(pause, _begin, weakref.ref(self))
+            # A context of nobody's: ``on_lost`` must not see the variables of some other request.
+            self._wake = loop.call_later(pause, _begin, weakref.ref(self), context=Context())
 
     def _cancel_timer(self) -> None:
         timer, self._wake = self._wake, None
@@ -112,7 +114,7 @@ class AsyncWatchdog(BaseWatchdog):
         try:
             await arun(self._renewing(), self._wire)
         except Exception:  # noqa: BLE001  a defect must not end renewal: log it, go on
-            log.exception("the lockkit watchdog failed; it goes on")
+            log_error("the lockkit watchdog failed; it goes on")
             await asyncio.sleep(1.0)
 
     def _passed(self, task: asyncio.Task[None]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 
-from lockkit.model.log import log
+from lockkit.model.log import log_error
 from lockkit.runtime import native, process
 
 LONGEST_SLEEP = 60.0
@@ -72,7 +72,7 @@ def _work(reference: weakref.ref[Background], wake: native.Wake) -> None:
         try:
             pause = owner.work()
         except Exception:  # noqa: BLE001  a defect must not end the work: log it, go on
-            log.exception("the thread %s failed; it goes on", owner.thread_name)
+            log_error("the thread %s failed; it goes on", owner.thread_name)
             pause = 1.0
         except BaseException:
             with owner._starting:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lockkit.model.clock import now
-from lockkit.model.log import log
+from lockkit.model.log import log_error
 from lockkit.runtime.background import Background
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.schedule import Deadlines
@@ -85,6 +85,6 @@ def said(hold: Hold, ends: tuple[type[BaseException], ...] = ()) -> Iterator[obj
         except ends:
             raise
         except BaseException:  # noqa: BLE001  the user's code has no caller here: also sys.exit
-            log.exception("on_lost of %r failed", hold.name)
+            log_error("on_lost of %r failed", hold.name)
         else:
             yield returned

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from lockkit.model.clock import now
-from lockkit.model.log import log
+from lockkit.model.log import log_error
 from lockkit.model.types import REPAIRED, Owner
 
 EXIT_SECONDS = 3.0
@@ -295,4 +295,4 @@ def _call_each(registered: list[_Method], *arguments: object) -> None:
             if (method := reference()) is not None:
                 method(*arguments)
         except Exception:  # noqa: BLE001
-            log.exception("something failed at the exit, so leases may be left to expire")
+            log_error("something failed at the exit, so leases may be left to expire")

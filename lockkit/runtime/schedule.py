@@ -123,7 +123,7 @@ class Schedule(_Watched):
                     self._holds.pop(hold.token, None)  # it may have been released just now
                 elif not hold.renewable(now):
                     hold.due = hold.deadline  # still held, and to be released at exit
-                elif hold.due <= now + min(hold.deadline - now, hold.ttl) * BATCH_AHEAD:
+                elif hold.due <= now + max(min(hold.deadline - now, hold.ttl), 0.0) * BATCH_AHEAD:
                     due.append(hold)
             for token, (_, until) in list(self._withdrawals.items()):
                 if until <= now:

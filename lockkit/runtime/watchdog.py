@@ -17,7 +17,7 @@ from lockkit.engine import holding
 from lockkit.engine.effects import Step
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError, ConfigurationError, DamagedRecord, StoreRefused
-from lockkit.model.log import log
+from lockkit.model.log import log, log_error
 from lockkit.model.types import Owner, Request
 from lockkit.runtime import native, process
 from lockkit.runtime.background import Background
@@ -110,7 +110,7 @@ class BaseWatchdog(ABC):
             self._schedule.postpone(request)
             return False
         except Exception:  # noqa: BLE001  a defect must not end renewal: log it, go on
-            log.exception("%r is not given back, and will expire", request.name)
+            log_error("%r is not given back, and will expire", request.name)
         self._schedule.withdrawn(request)
         return True
 

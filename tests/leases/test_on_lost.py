@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -160,6 +161,27 @@ class TestWithThreads:
         assert "ZeroDivisionError" in caplog.text
         lease.release()
 
+    def test_a_filter_of_the_log_that_raises_ends_neither_notices_nor_renewals(
+        self, locks: lockkit.LockClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Such as one that reads the request: there is none in these threads."""
+        tried, told = threading.Event(), Told()
+
+        def fail(*_: object) -> None:
+            tried.set()
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(logging.getLogger("lockkit"), "filters", [fail])
+        lease = locks.lock("wrong", on_lost=fail).acquire()
+        with monkeypatch.context() as broken_store:
+            broken_store.setattr(locks.store, "extend", fail)
+            renew(locks, lease)
+            assert tried.wait(SOON)
+        broken(lease, locks)
+        renew(locks, lease)
+        self._told_last(locks, told)
+        lease.release()
+
     def test_an_exit_in_it_is_logged_and_others_are_told(
         self, locks: lockkit.LockClient, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -273,6 +295,9 @@ class TestWithThreads:
         lease.release()
 
 
+REQUEST = ContextVar("REQUEST", default="none")
+
+
 class TestInAnEventLoop:
     async def test_the_store_says_that_it_is_gone(self) -> None:
         await _in_loop(lambda future, lease: future.set_result(lease))
@@ -283,6 +308,24 @@ class TestInAnEventLoop:
             future.set_result(lease)
 
         await _in_loop(tell)
+
+    async def test_it_sees_no_variables_of_another_request(self) -> None:
+        """Whose timer it was by which the loss was found."""
+        client = aio.connect("memory://", ttl=0.2, max_hold=0)
+        seen: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def serve(request: str, tell: Callable[[object], object]) -> aio.AsyncLease:
+            REQUEST.set(request)
+            return await client.lock(request, on_lost=tell).acquire()
+
+        first = await asyncio.create_task(serve("first", lambda _: None))
+        second = await asyncio.create_task(
+            serve("second", lambda _: seen.set_result(REQUEST.get()))
+        )
+        assert await asyncio.wait_for(seen, SOON) == "none"
+        for lease in (first, second):
+            await lease.release()
+        await client.close()
 
     async def test_the_deadline_passes(self) -> None:
         client = aio.connect("memory://", ttl=0.2, max_hold=0)

@@ -213,8 +213,9 @@ def test_a_refused_extension_is_not_asked_for_by_the_next_renewals(api: Api) -> 
         leases = [client.lock(name).acquire() for name in ("a", "b")]
         with pytest.raises(ConfigurationError, match="at most 10"):
             leases[0].extend(20.0)
-        whole = all([is_renewed(lease) for lease in leases])
-        return all([lease.release() for lease in leases]) and whole
+        renewals = [is_renewed(lease) for lease in leases]
+        releases = [lease.release() for lease in leases]
+        return all(renewals + releases)
 
     at_least_once(renewed)
     client.stop() if isinstance(client, BlockingClient) else client.close()
@@ -297,9 +298,13 @@ def test_without_another_thread_there_is_no_lease_and_the_next_one_is_renewed(
 
 
 def test_a_lease_says_that_its_renewals_fail(
-    client: lockkit.LockClient, monkeypatch: pytest.MonkeyPatch
+    client: lockkit.LockClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """And so does the log, once."""
+    tried = threading.Semaphore(0)
+
     def fail(_: object) -> None:
+        tried.release()
         raise BackendUnavailable("it is down")
 
     leases = client.multi("a", "b").acquire()
@@ -310,6 +315,13 @@ def test_a_lease_says_that_its_renewals_fail(
         one._hold.due = now()
         client._watchdog._hurry()
         eventually(lambda: one.state is UNKNOWN)
+        one._hold.due = now()
+        client._watchdog._hurry()
+        for _ in range(2):
+            assert tried.acquire(timeout=20)
+    said = "renewals fail, and are tried until the leases expire (1 leases): it is down"
+    eventually(lambda: said in caplog.messages)
+    assert caplog.messages.count(said) == 1
     assert (leases.state, "unknown" in repr(one), one.lost) == (UNKNOWN, True, False)
     one.check()
     one.extend()
@@ -502,6 +514,16 @@ def test_an_extended_lease_is_asked_for_as_often_after_a_failure() -> None:
     held.renewed(asked.number, START, 1000 * TTL, START)
     held.renewal_failed(START + TTL / 3)
     assert held.due <= START + 2 * TTL / 3
+
+
+def test_a_claim_whose_end_only_the_store_knows_is_asked_for_at_once_after_a_pause() -> None:
+    """Of a session that was silent, say: its deadline is over, and it may be held."""
+    schedule = Schedule()
+    handed = Hold(Granted(request(), 1, START + TTL, START, whole=False))
+    schedule.add(handed)
+    late = START + 5 * TTL
+    assert schedule.doubt(late)
+    assert schedule.take_due(late) == ([handed], [], [])
 
 
 def test_what_is_to_be_withdrawn_does_not_hold_up_renewals(monkeypatch: pytest.MonkeyPatch) -> None:

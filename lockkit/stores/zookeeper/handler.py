@@ -21,7 +21,7 @@ from typing import Any
 from kazoo.handlers.threading import SequentialThreadingHandler
 
 from lockkit.model.clock import now
-from lockkit.model.log import log
+from lockkit.model.log import log_error
 
 
 class Answer:
@@ -168,7 +168,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
             try:
                 self._errands.popleft()()
             except Exception:  # noqa: BLE001  it must not end the session
-                log.exception("a request to ZooKeeper failed")
+                log_error("a request to ZooKeeper failed")
 
     def spawn(self, task: Callable[[], object]) -> threading.Thread:
         """Start the thread of the connection. If a defect ends it, another session is made."""
@@ -177,7 +177,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
             try:
                 task()
             except Exception:  # noqa: BLE001  nobody waits for it
-                log.exception("a session in ZooKeeper has ended")
+                log_error("a session in ZooKeeper has ended")
             self.has_ended = True
             self._run_errands()
             self.on_end()

@@ -16,7 +16,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 from lockkit.engine.effects import Park, Signal, Step
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError, BackendUnavailable, StoreRefused
-from lockkit.model.log import log
+from lockkit.model.log import log, log_error
 from lockkit.runtime import native
 from lockkit.stores.zookeeper.failures import cannot_begin, reading, unreachable
 from lockkit.stores.zookeeper.handler import Handler, logger_of_kazoo
@@ -286,7 +286,7 @@ class Session:
         try:
             self._changed(self, is_lost)
         except Exception:  # noqa: BLE001  it must not end the session
-            log.exception("the state of a session in ZooKeeper could not be told")
+            log_error("the state of a session in ZooKeeper could not be told")
 
     def _wake(self) -> None:
         for signal in tuple(self._opening):
