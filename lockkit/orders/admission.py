@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from lockkit.orders.record import OrderResponse
 
 MOST_DUPLICATES = 3
-"""How many times in a row a duplicate key may be reported although its record is gone at the next
-look: it was rolled back, or has expired."""
+"""How often in a row a duplicate key may be reported although its record is gone afterwards."""
 
 _TAG = re.compile(r" #([0-9a-f]{12})$")
 
@@ -61,19 +60,21 @@ class Admission:
                     raise
                 return await self._or_recovered(known)
         found = self._as_seen_without_lock(await self._find(fresh=False))
-        known = judge(self.order, found)
-        if known is not None:
+        if (known := self._judge_without_lock(found)) is not None:
             return await self._or_recovered(known)
         return await self._enter(found, key_decides=key_decides)
 
     def _as_seen_without_lock(self, found: Record | None) -> Record | None:
         """Count a record that is done, but has no response yet, as running: its lock may be held.
-
-        Under the lock the record counts as it is: if the lock was free, its process has died.
-        """
+        Under the lock it counts as it is: if the lock was free, its process has died."""
         if found is None or self._orders.claims or not (self._locks and is_unanswered(found)):
             return found
         return found._replace(state=RecordState.RUNNING)
+
+    def _judge_without_lock(self, found: Record | None) -> Replay | Refusal | None:
+        """A form may have grown old while its first try runs, whose record nobody can see yet."""
+        known = judge(self.order, found)
+        return None if self._locks and known is refusals.FORM_EXPIRED else known
 
     async def _enter(self, found: Record | None, *, key_decides: bool) -> Decision:
         """Take the lock, or wait for it; then look again, because what was found before may be
@@ -85,7 +86,7 @@ class Admission:
             if _asks_for_something_else(self.order, held.holder):
                 return refusals.DIFFERENT
             return await self._wait()
-        if left_running(found) or not (key_decides or self._orders.claims):
+        if self.order.stale or left_running(found) or not (key_decides or self._orders.claims):
             return await self._look_again(lease)
         return await self._let_in(self._proceed(lease, found))
 
@@ -102,7 +103,7 @@ class Admission:
             return refusals.crowded(full.retry_after)
         except AcquireTimeout as late:
             found = self._as_seen_without_lock(await self._find(fresh=True))
-            known = judge(self.order, found) or refusals.running(late.retry_after)
+            known = self._judge_without_lock(found) or refusals.running(late.retry_after)
             return await self._or_recovered(known)
         return await self._look_again(lease)
 
@@ -177,8 +178,7 @@ class Admission:
     async def _orphan(self, lease: Any) -> Decision:
         """An earlier try began and no longer holds its lease: its process died, or its view
         failed without an answer. RECOVER may know how it ended; otherwise ORPHANS decides."""
-        response = await self._recovered()
-        if response is not None:
+        if (response := await self._recovered()) is not None:
             return await self._keep_recovered(lease, response)
         if self._settings.retries_orphans:
             return Proceed(self.order, lease, True, True, self._until)

@@ -202,6 +202,28 @@ def test_a_form_that_outlived_its_record_does_not_order_again(
     locks.close()
 
 
+def test_a_form_that_grows_old_while_its_order_runs_does_not_say_that_there_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Told to reload the form, its sender would order again."""
+    import lockkit
+
+    locks, records, rules = lockkit.connect("memory://"), Records(), orders(WAIT=0.01)
+    value = FORMS.issue(GUEST.guest)
+    first = drive(rules.admit(sent(value, GUEST, rules=rules)), records, locks)
+    assert isinstance(first, Proceed)
+    issued = FORMS.read(value)
+    assert issued is not None
+    monkeypatch.setattr("time.time", lambda: issued.made + 3601.0)
+    late = sent(value, GUEST, rules=rules)
+    assert late.stale
+    assert code(drive(rules.admit(late), records, locks)) == "order-running"
+    give_back(first.lease)
+    assert drive(rules.admit(late), records, locks) == FORM_EXPIRED
+    assert not list(locks.holders())
+    locks.close()
+
+
 def test_a_duplicate_of_a_guest_who_has_logged_in_waits_for_the_first() -> None:
     import lockkit
 
