@@ -213,11 +213,14 @@ class Visit(ABC):
         AUTHORIZE_REPLAY is set, it decides alone."""
         hook = self.orders.hook("authorize_replay")
         if hook is not None:
-            allowed = self.value_of(hook(self.request))
-            return give() if allowed else self.refuse(refusals.NOT_ALLOWED)
+            return give() if self.may_see(hook) else self.refuse(refusals.NOT_ALLOWED)
         if self.unknown_check() is not None:
             return self.refuse(refusals.not_replayable())
         return self.if_checks_pass(give)
+
+    def may_see(self, hook: Callable[..., Any]) -> bool:
+        """What the AUTHORIZE_REPLAY hook says."""
+        return bool(self.value_of(hook(self.request)))
 
     def replay(self, snapshot: Snapshot) -> Any:
         """The stored response, marked as a replay. Only its tokens are new: see ``forgery``."""

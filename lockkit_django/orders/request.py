@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 GUEST = "_lockkit_guest"
 """Key of a session: the secret of a guest's forms."""
 
+USER = ("user", "auth")
+"""Attributes of a request that DRF sets when it authenticates."""
+
 SIGNED_COOKIES = "django.contrib.sessions.backends.signed_cookies"
 
 
@@ -189,8 +192,9 @@ def _identity(visit: Visit) -> Identity:
     """
     if visit.options.inside or not visit.by_drf:
         return visit.identity()
-    with _own_user(visit.request):
+    with as_sender(visit):
         _check_as_drf(visit.request, visit.view)
+        visit.sender = _user_in(visit.request)
         return visit.identity()
 
 
@@ -237,18 +241,21 @@ def _check_as_drf(request: HttpRequest, view: Any) -> None:
 
 
 @contextmanager
-def _own_user(request: HttpRequest) -> Iterator[None]:
-    """Forget the user that is set inside the block: later, in the view, DRF's SessionAuthentication
-    would trust it."""
-    before: dict[str, Any] = {
-        key: request.__dict__[key] for key in ("user", "auth") if key in request.__dict__
-    }
+def as_sender(visit: Visit) -> Iterator[None]:
+    """Give the request the user whom DRF has authenticated, but only inside the block: later, in
+    the view, DRF's SessionAuthentication would trust it."""
+    request, before = visit.request, _user_in(visit.request)
+    vars(request).update(visit.sender)
     try:
         yield
     finally:
-        for key in ("user", "auth"):
-            request.__dict__.pop(key, None)
-        request.__dict__.update(before)
+        for key in USER:
+            vars(request).pop(key, None)
+        vars(request).update(before)
+
+
+def _user_in(request: HttpRequest) -> dict[str, Any]:
+    return {key: vars(request)[key] for key in USER if key in vars(request)}
 
 
 def user_of(request: HttpRequest, *, by_drf: bool) -> str | None:

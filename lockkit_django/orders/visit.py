@@ -52,6 +52,7 @@ from lockkit_django.orders.commit_in import OwnTransaction
 from lockkit_django.orders.headers import set_headers, set_later
 from lockkit_django.orders.open_order import ClaimedOrder, OpenOrder
 from lockkit_django.orders.request import (
+    as_sender,
     guest_of,
     is_drf,
     order_request,
@@ -121,6 +122,7 @@ class Visit(visit.Visit):
         super().__init__(order_rules(), request, options)
         self.view, self.next_is_view = view, next_is_view
         self.by_drf = by_drf or is_drf(request.resolver_match.func)  # type: ignore[union-attr]
+        self.sender: dict[str, Any] = {}  #: the user whom DRF has authenticated: see ``as_sender``
         rules = self.orders.settings
         if self.orders.claims:
             self.records: Any = RedisOrderRecords(locks[rules.alias])
@@ -157,7 +159,16 @@ class Visit(visit.Visit):
 
     def send(self, signal: str, order: Order) -> None:
         kept: Signal = getattr(signals, signal)
-        kept.send_robust(sender=self.view, request=self.request, order_id=order.order_id)
+        with as_sender(self):
+            kept.send_robust(sender=self.view, request=self.request, order_id=order.order_id)
+
+    def recover(self, order: Order) -> OrderResponse | None:
+        with as_sender(self):
+            return super().recover(order)
+
+    def may_see(self, hook: Callable[..., Any]) -> bool:
+        with as_sender(self):
+            return super().may_see(hook)
 
     def refuse(self, refusal: Refusal) -> HttpResponse:
         """``application/problem+json``, never cached. The middleware may make a page of it."""

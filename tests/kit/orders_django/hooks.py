@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 
 
 def yes(request: HttpRequest) -> bool:
@@ -42,6 +42,16 @@ def may_see_sale(request: HttpRequest) -> bool:
     from orders_django import fit_views
 
     return request.headers["Authorization"].removeprefix("Token ") not in fit_views.revoked
+
+
+def is_alice(request: HttpRequest) -> bool:
+    """A check of the user, as ``has_perm`` is one."""
+    return request.user.get_username() == "alice"
+
+
+def of_this_user(request: HttpRequest, order_id: str) -> HttpResponse:
+    """RECOVER: the order of this ID that the user has made."""
+    return HttpResponse(f"{order_id} of {request.user.get_username()}", status=201)
 
 
 def reads_first(get_response: Callable[[HttpRequest], object]) -> Callable[[HttpRequest], object]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.db import connections
+from django.http import HttpRequest
 from django.test import AsyncClient, Client, override_settings
 from django.views import View
 from django_project.shop.models import Sale
@@ -17,7 +18,7 @@ from orders_django.people import to_sell
 from rest_framework.views import APIView
 
 from lockkit.model.errors import ConfigurationError
-from lockkit_django import locks
+from lockkit_django import locks, signals
 from lockkit_django.models import OrderRecord
 from lockkit_django.orders import IdempotentMixin, idempotent
 
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 REPLAYED = "Idempotent-Replayed"
 BUY = {"sku": "x", "order_id": "A-1"}
+HOOKS = {"AUTHORIZE_REPLAY": "is_alice", "RECOVER": "of_this_user"}
 
 
 @pytest.fixture(autouse=True)
@@ -221,6 +223,30 @@ def test_a_drf_order_belongs_to_the_customer_for_whom_the_staff_acts(kind: str) 
     assert [a.status_code for a in answers] == [201] * 3
     assert [REPLAYED in a for a in answers] == [False, False, True]
     assert len({a.content for a in answers}) == Sale.objects.count() == 2
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["own browser", "shared browser"])
+def test_hooks_and_receivers_see_the_user_whom_drf_has_authenticated(shared: bool) -> None:
+    """And not the one whose session the browser still has."""
+    browser, told = client(), []
+    if shared:
+        browser.force_login(User.objects.create(username="bob"))
+
+    def receiver(request: HttpRequest, **_: Any) -> None:
+        told.append(request.user.get_username())
+
+    hooks = {name: f"orders_django.hooks.{hook}" for name, hook in HOOKS.items()}
+    rules = {"PATHS": ["^/orders/on-behalf$"], "MAX_RESPONSE": 1, **hooks}
+    signals.order_replayed.connect(receiver)
+    try:
+        with override_settings(LOCKKIT_ORDERS=rules):
+            first, second = [send("on-behalf", by=browser) for _ in range(2)]
+    finally:
+        signals.order_replayed.disconnect(receiver)
+    assert (first.status_code, REPLAYED in first) == (201, False)
+    assert (second.status_code, second.content) == (201, b"A-1 of alice")
+    assert told == ["alice"]
+    assert second.wsgi_request.user.get_username() == ("bob" if shared else "")
 
 
 def test_drf_refuses_what_its_own_validation_refuses_and_remembers_it() -> None:
