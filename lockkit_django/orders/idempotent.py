@@ -74,7 +74,8 @@ class IdempotentMixin:
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)  # type: ignore[misc]
         name = str(request.method).lower()
-        handler = getattr(self, name, None)
+        known: list[str] = self.http_method_names  # type: ignore[attr-defined]
+        handler = getattr(self, name, None) if name in known else None  # clients may send any name
         if handler is not None:
             view = getattr(http_request(request).resolver_match, "func", None)
             marked = (options_in([place]) for place in (view, handler))

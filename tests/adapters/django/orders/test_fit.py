@@ -158,6 +158,13 @@ def test_a_mixin_that_would_do_nothing_is_refused(bases: Any) -> None:
         type("Orders", bases, {})
 
 
+def test_a_method_of_http_that_has_the_name_of_an_attribute() -> None:
+    """DRF's ``self.headers`` are the headers of the answer."""
+    token = {"Authorization": "Token alice"}
+    answer = client().generic("HEADERS", "/orders/on-behalf-mixed", headers=token)
+    assert (answer.status_code, OrderRecord.objects.count()) == (405, 0)
+
+
 def test_another_mixin_may_come_first() -> None:
     class Tenant:
         def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
