@@ -16,6 +16,7 @@ from django.db import connections, transaction
 from lockkit.leases.lease import result_of
 from lockkit.model.errors import OpenTransaction
 from lockkit_django.leases.transactions import (
+    OrderBlock,
     is_aborted,
     note_changes,
     opened,
@@ -137,6 +138,8 @@ def _belongs_to(request: HttpRequest, connection: BaseDatabaseWrapper, block: ob
     """Whether it is the block of ATOMIC_REQUESTS, or of a lock_view further out."""
     if block in getattr(request, OURS, ()):
         return True
+    if isinstance(block, OrderBlock):  # the order's end is not ours to make
+        return False
     if request.resolver_match is None or not connection.settings_dict["ATOMIC_REQUESTS"]:
         return False
     exempt = getattr(request.resolver_match.func, "_non_atomic_requests", ())

@@ -181,6 +181,45 @@ def test_orders(client):
         assert answer.status_code == 200, answer.content
     assert Sale.objects.count() == 3
 """
+LOCKED_URLS = """
+from django.http import HttpResponse
+from django.urls import path
+from django.views import View
+from lockkit_django import lock_view
+from lockkit_django.orders import idempotent
+from shop.models import Sale
+
+def scope(request):
+    return "shop"
+
+@lock_view("stock:A1")
+def sell(request):
+    Sale.objects.create(sku="A1")
+    return HttpResponse("bought")
+
+class Buy(View):
+    @idempotent
+    def post(self, request):
+        return sell(request)
+
+urlpatterns = [path("buy", Buy.as_view())]
+"""
+LOCKED_TESTS = """
+import pytest
+from lockkit_django import OpenTransaction
+
+def buy(client):
+    with pytest.raises(OpenTransaction, match="stock:A1"):
+        client.post("/buy", {}, "application/json", headers={"Idempotency-Key": "1"})
+
+@pytest.mark.django_db
+def test_in_a_transaction(client):
+    buy(client)
+
+@pytest.mark.django_db(transaction=True)
+def test_as_in_production(client):
+    buy(client)
+"""
 METHOD_TESTS = """
 import pytest
 from shop.models import Sale
@@ -282,6 +321,20 @@ def test_what_a_test_has_changed_before_the_first_request_is_final(
     for name, text in files.items():
         (place / name).write_text(text)
     assert "1 passed" in run(place, *PYTEST_RUN, "test_pytest.py")
+
+
+def test_a_lock_inside_an_order_is_refused_as_in_production(
+    project: Project, postgres_server: PostgresServer
+) -> None:
+    """PostgreSQL does not tell a TestCase what an order has written."""
+    url = postgres_server.create_database()
+    place = project(POSTGRES + ORDERS)
+    (place / "urls.py").write_text(LOCKED_URLS)
+    (place / "test_pytest.py").write_text(LOCKED_TESTS)
+    try:
+        assert "2 passed" in run(place, *PYTEST_RUN, "test_pytest.py", POSTGRES_URL=url)
+    finally:
+        postgres_server.drop_database(url)
 
 
 def test_migrations_ask_a_router_for_the_model(project: Project) -> None:
