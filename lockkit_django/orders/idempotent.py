@@ -23,6 +23,7 @@ from lockkit.orders.idempotent import Idempotent
 from lockkit.orders.settings import SAFE_METHODS
 from lockkit.orders.visit import OPTIONS, ViewOptions, options_in, ordered_by
 from lockkit_django.leases.transactions import user_blocks
+from lockkit_django.orders.open_order import MIDDLEWARE_RUNNER
 from lockkit_django.orders.visit import LOOP, THREAD, Visit, entered, in_thread, open_order
 from lockkit_django.web.request import http_request, request_and_rest
 from lockkit_django.web.request_blocks import (
@@ -32,9 +33,6 @@ from lockkit_django.web.request_blocks import (
     request_blocks_suspended,
 )
 from lockkit_django.web.view_functions import called_by, has_lock_below, is_operation, show_types
-
-MIDDLEWARE_RUNNER = "_lockkit_order_runner"
-"""Attribute of a request that came through the middleware: the middleware's ``Runner``."""
 
 ORDER_OPTIONS = ("order_id", "required", "using", "atomic")
 IN_CLASS = (

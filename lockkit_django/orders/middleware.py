@@ -39,7 +39,7 @@ from lockkit.web.refusal import log_refusal, prefers_html
 from lockkit.web.view_lock import view_locks_of
 from lockkit_django.leases.client import until_thread_is_idle
 from lockkit_django.leases.transactions import note_each_request
-from lockkit_django.orders.idempotent import MIDDLEWARE_RUNNER
+from lockkit_django.orders.open_order import MIDDLEWARE_RUNNER
 from lockkit_django.orders.request import keep_body
 from lockkit_django.orders.visit import (
     LOOP,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
 
-from lockkit.leases.aio_client import AsyncLease
 from lockkit.model.errors import ConfigurationError, LeaseLost
 from lockkit.orders import gate, redis_records
 from lockkit.orders.record import storable
@@ -24,6 +23,9 @@ if TYPE_CHECKING:
     from django.http import HttpResponseBase
 
     from lockkit_django.orders.visit import Visit
+
+MIDDLEWARE_RUNNER = "_lockkit_order_runner"
+"""Attribute of a request that came through the middleware: the middleware's ``Runner``."""
 
 
 class OpenOrder(gate.OpenOrder):
@@ -61,7 +63,7 @@ class OpenOrder(gate.OpenOrder):
     @property
     def is_async(self) -> bool:
         """Whether the event loop that runs the view also ends the order. Under WSGI it does not."""
-        return isinstance(self.decision.lease, AsyncLease)
+        return getattr(self.visit.request, MIDDLEWARE_RUNNER) is self.visit.loop
 
     async def resume(self, *, in_thread: bool) -> Any:
         """BEGIN, if that was left to the view's own lock. Returns what ``gate.begin`` returns."""

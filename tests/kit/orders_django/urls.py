@@ -70,6 +70,7 @@ urlpatterns = [
     path("orders/status/<int:status>", views.returns),
     path("orders/<int:number>/pay", views.fields),
     path("orders/async-locked/<str:sku>", views.async_locked),
+    path("orders/async-locked-inside/<str:sku>", views.async_locked_inside),
     path("orders/locked-twice/<str:sku>", views.locked_twice),
     path("orders/locked-twice-class/<str:sku>", views.LockedTwice.as_view()),
     path("orders/locked-inside-class/<str:sku>", views.LockedInside.as_view()),

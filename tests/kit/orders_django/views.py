@@ -521,6 +521,9 @@ async def async_locked(request: HttpRequest, sku: str) -> HttpResponse:
     return HttpResponse(f"sold {sale.pk}", status=201)
 
 
+async_locked_inside = idempotent(async_locked)
+
+
 async def async_loses_its_lease(request: Any) -> HttpResponse:
     lease = request.order.leases[-1]
     await Sale.objects.acreate(sku="async-loses")

@@ -250,6 +250,26 @@ async def test_a_client_that_goes_away_while_it_waits_leaves_the_queue(
     assert await nothing_is_held()
 
 
+@pytest.mark.usefixtures("application")
+@pytest.mark.parametrize("kind", ["async-locked/s1", "async-locked-inside/s1"])
+async def test_an_order_without_a_lock_waits_for_that_of_its_view_in_the_loop(kind: str) -> None:
+    """These tasks share the thread of their queries, which the holder needs."""
+    headers = {"Idempotency-Key": "A-1", "Authorization": "Token a"}
+    rules = {"PATHS": ["^/orders/"], "LOCK": "never"}
+    with override_settings(
+        LOCKKIT={"default": "memory://shared"},  # by the blocking and the asyncio client
+        LOCKKIT_ORDERS=rules,
+        LOCKKIT_VIEWS={"TIMEOUT": 30},
+        MIDDLEWARE=["lockkit_django.middleware.IdempotentOrderMiddleware"],  # none is sync only
+    ):
+        async with alocks["default"].lock("stock:s1"):
+            waiting = asyncio.create_task(AsyncClient().post(f"/orders/{kind}", headers=headers))
+            await waiters(1)
+            await Sale.objects.acreate(sku="of the holder")
+        assert (await waiting).status_code == 201
+    assert [sale.sku async for sale in Sale.objects.order_by("pk")] == ["of the holder", "s1"]
+
+
 async def test_the_lock_store_is_down(application: ASGIHandler) -> None:
     with override_settings(LOCKKIT={"default": "redis://127.0.0.1:1/0"}):
         assert (await buy(application, "async")).status == 503
