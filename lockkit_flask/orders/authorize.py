@@ -39,7 +39,7 @@ def unknown_check(view: Any, method: str, below: Any = None) -> str | None:
     """
     places = _places(view, method, below)
     found = None if len(places) == 1 else _unknown_in(view.view_class, places)
-    return found or unknown_wrapper(places, _is_known, _is_plain if below is None else isroutine)
+    return found or unknown_wrapper(places, _is_known, _is_plain)
 
 
 def _places(view: Any, method: str, below: Any) -> list[Any]:

@@ -73,6 +73,16 @@ class AboveItsMethods(MethodView):
         return buy()
 
 
+class HiddenAboveItsMethods(MethodView):
+    decorators = (idempotent,)
+    post = staticmethod(hiding(buy))
+
+
+class HiddenAboveItsDispatch(View):
+    methods = ("POST",)
+    dispatch_request = staticmethod(idempotent(hiding(buy)))
+
+
 class AboveItsBase(Checks):
     @idempotent
     def dispatch_request(self, **kwargs: Any) -> Any:
@@ -93,11 +103,14 @@ UNKNOWN: dict[str, Views] = {
     "one that hides": lambda: hiding(buy),
     "one below lock_view": lambda: lock_view("stock")(permission_required(buy)),
     "one below @idempotent": lambda: idempotent(permission_required(buy)),
+    "one that hides below @idempotent": lambda: idempotent(hiding(buy)),
     "an object": lambda: functools.partial(buy),
     "one without a hash": Unhashable,
     "a base": lambda: OfOwnBase.as_view("of_own_base"),
     "its making": lambda: ChecksWhenMade.as_view("checks_when_made"),
     "a method below decorators": lambda: AboveItsMethods.as_view("above_its_methods"),
+    "one that hides below decorators": lambda: HiddenAboveItsMethods.as_view("hidden_method"),
+    "one that hides below dispatch": lambda: HiddenAboveItsDispatch.as_view("hidden_dispatch"),
     "a base below @idempotent": lambda: AboveItsBase.as_view("above_its_base"),
 }
 
