@@ -8,6 +8,7 @@ all the framework's own, and all its wrappers are known. Everything else may be 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from types import FunctionType, MethodType
 from typing import Any
 
 from lockkit.web.route_checks import module_of, wrappers
@@ -21,10 +22,7 @@ def unknown_wrapper(views: Iterable[Any], is_known: Test, is_plain: Test) -> str
         *around, function = wrappers(view)
         for each in (*around, function):
             if not (is_plain(function) if each is function else is_known(each)):
-                code = getattr(each, "__code__", None)
-                name = type(each).__qualname__ if code is None else code.co_qualname
-                module = module_of(each) or type(each).__module__
-                return f"{module}.{name.partition('.<locals>')[0]}"
+                return _name_of(each)
     return None
 
 
@@ -42,3 +40,12 @@ def unknown_in_class(view: type, own: Collection[str], entries: Collection[str])
         for name in sorted(vars(view).keys() & entries):
             return f"{view.__qualname__}.{name}"
     return None
+
+
+def _name_of(layer: Any) -> str:
+    """For people. A function's own name tells more than the one that ``functools.wraps`` copies."""
+    function = layer.__func__ if type(layer) is MethodType else layer
+    if type(function) is FunctionType:
+        name = function.__code__.co_qualname.partition(".<locals>")[0]
+        return f"{module_of(function)}.{name}"
+    return f"{type(layer).__module__}.{type(layer).__qualname__}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockkit.model.names import Field
@@ -110,8 +111,11 @@ def wrappers(view: Any) -> Iterator[Any]:
 
 
 def module_of(function: Any) -> str:
-    """The module of a function's code. ``functools.wraps`` copies ``__module__`` from another."""
-    return str(getattr(function, "__globals__", {}).get("__name__", ""))
+    """The module of a function's code: ``functools.wraps`` copies ``__module__`` from another.
+
+    Empty for anything else. A transparent proxy, as wrapt makes them, shows what is below it.
+    """
+    return str(function.__globals__.get("__name__", "")) if type(function) is FunctionType else ""
 
 
 def unknown_finding(view: str, route: str, check: str, line: str) -> Finding:

@@ -87,7 +87,7 @@ def _is_harmless(layer: Any) -> bool:
     """Whether this wrapper never refuses a request if it let one with this method through."""
     if module_of(layer) == "contextlib":
         return isinstance(getclosurevars(layer).nonlocals.get("self"), Atomic)
-    if isinstance(layer, partial):  # of method_decorator
+    if type(layer) is partial:  # of method_decorator; a proxy only shows its class
         return getattr(layer.func, "__func__", None) is vars(layer)["__wrapped__"]
     return module_of(layer) in HARMLESS
 

@@ -27,6 +27,7 @@ from rest_framework.exceptions import PermissionDenied as DRFDenied
 from rest_framework.permissions import BasePermission
 from rest_framework.response import Response
 from rest_framework.views import APIView
+from transparent import Transparent
 
 from lockkit_django import lock_view
 from lockkit_django.orders import IdempotentMixin, idempotent
@@ -65,6 +66,16 @@ def unseen(view: Callable[..., Any]) -> Callable[..., Any]:
         return view(request, *args, **kwargs)
 
     return inner
+
+
+def transparent(view: Callable[..., Any]) -> Any:
+    """The same as a library such as wrapt makes it."""
+    return Transparent(view, refuse)
+
+
+def refuse() -> None:
+    if not may():
+        raise PermissionDenied
 
 
 def asked_first(view: Callable[..., Any], request: Any, *args: Any) -> Any:
@@ -144,6 +155,12 @@ class ChecksInsideDispatch(StaffMixin, Made):
 @method_decorator(idempotent, name="dispatch")
 class MixinInsideDispatch(LoginRequiredMixin, Made):
     pass
+
+
+@method_decorator([idempotent, transparent], name="dispatch")
+class ProxyInsideDispatch(View):
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return made(request)
 
 
 class Plain(View):
@@ -318,6 +335,11 @@ UNKNOWN = {
     "custom-below": never_cache(staff_only(csrf_exempt(made))),
     "custom-unseen": unseen(made),
     "custom-partial": update_wrapper(partial(asked_first, made), made),
+    "custom-proxy": transparent(made),
+    "custom-proxy-of-django": transparent(require_POST(csrf_exempt(made))),
+    "custom-proxy-of-login": transparent(login_required(made)),
+    "custom-proxy-below-idempotent": idempotent(transparent(never_cache(made))),
+    "proxy-inside-dispatch": ProxyInsideDispatch.as_view(),
     "own-setup": Setup.as_view(),
     "only-its-dispatch": OnlyItsDispatch.as_view(),
     "only-its-initial": OnlyItsInitial.as_view(),

@@ -94,7 +94,8 @@ def test_what_may_be_a_check_and_cannot_be_asked(client: Client, kind: str) -> N
 def test_a_system_check_names_the_view_and_the_line_to_add() -> None:
     told = {each.msg.split()[2]: each for each in check_replays()}
     kinds = {name.strip("'").removeprefix("orders/") for name in told}
-    visible = checked.UNKNOWN.keys() - {"checks-inside-dispatch", "api-inside-dispatch"}
+    hidden = {f"{name}-inside-dispatch" for name in ("checks", "api", "proxy")}
+    visible = checked.UNKNOWN.keys() - hidden
     assert kinds == {*visible, *checked.UNLISTED}
     assert {each.id for each in told.values()} == {"lockkit.W107"}
     custom, initial = told["'orders/custom'"], told["'orders/own-initial'"]
@@ -111,6 +112,7 @@ def test_the_check_is_silent_where_answers_are_repeated() -> None:
     with override_settings(LOCKKIT_ORDERS={"PATHS": []}):
         assert {each.msg.split()[2] for each in check_replays()} == {
             "'orders/custom-below-idempotent'",
+            "'orders/custom-proxy-below-idempotent'",
             "'orders/checks-inside-callback'",
         }
 

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask, abort, request
 from flask.views import MethodView, View
+from flask_login import login_required
 from flask_project import db, put
 from flask_project.hooks import permission_required
+from transparent import Transparent
 
 from lockkit_flask import idempotent, lock_view
 from lockkit_flask.operate.checks import findings
@@ -31,12 +33,16 @@ def buy() -> ResponseReturnValue:
     return "bought", 201
 
 
+def check() -> None:
+    if "X-Revoked" in request.headers:
+        abort(403)
+
+
 def hiding(view: Callable[..., Any]) -> Callable[..., Any]:
     """A decorator that does not tell what it wraps."""
 
     def checked() -> Any:
-        if "X-Revoked" in request.headers:
-            abort(403)
+        check()
         return view()
 
     return checked
@@ -46,8 +52,7 @@ class Checks(MethodView):
     """A base of the project's own."""
 
     def dispatch_request(self, **kwargs: Any) -> Any:
-        if "X-Revoked" in request.headers:
-            abort(403)
+        check()
         return super().dispatch_request(**kwargs)
 
 
@@ -58,8 +63,7 @@ class OfOwnBase(Checks):
 
 class ChecksWhenMade(MethodView):
     def __init__(self) -> None:
-        if "X-Revoked" in request.headers:
-            abort(403)
+        check()
 
     def post(self) -> ResponseReturnValue:
         return buy()
@@ -104,6 +108,8 @@ UNKNOWN: dict[str, Views] = {
     "one below lock_view": lambda: lock_view("stock")(permission_required(buy)),
     "one below @idempotent": lambda: idempotent(permission_required(buy)),
     "one that hides below @idempotent": lambda: idempotent(hiding(buy)),
+    "a proxy of lock_view": lambda: Transparent(lock_view("stock")(buy), check),
+    "a proxy of login_required": lambda: Transparent(login_required(buy), check),
     "an object": lambda: functools.partial(buy),
     "one without a hash": Unhashable,
     "a base": lambda: OfOwnBase.as_view("of_own_base"),
@@ -185,7 +191,7 @@ def test_where_the_project_decides_nothing_is_unknown(make_shop: Callable[..., F
 
 def shop_with(make_shop: Callable[..., Flask], view: Any, **orders: str) -> Flask:
     rules = {"ORDER_ID": ["header:X-Order-ID"], "PATHS": ["^/buy$"], "WAIT": 10, **orders}
-    shop = make_shop(LOCKKIT_ORDERS=rules)
+    shop = make_shop(LOCKKIT_ORDERS=rules, LOGIN_DISABLED=True)  # as Flask-Login calls it
     shop.add_url_rule("/buy", "buy", view, methods=["POST"])
     return shop
 
