@@ -7,7 +7,8 @@ permissions were asked before, when the owner of the order was read.
 from __future__ import annotations
 
 from functools import partial
-from inspect import getclosurevars, isroutine
+from inspect import getclosurevars
+from types import FunctionType, MethodType
 from typing import Any
 
 from django.db.transaction import Atomic
@@ -47,6 +48,8 @@ def unknown_check(view: Any, method: str, below: Any = None) -> str | None:
 
 
 def _unknown_below(view: Any, method: str, below: Any) -> str | None:
+    if type(below) is MethodType and hasattr(below.__self__, "as_view"):  # of IdempotentMixin
+        below = below.__func__
     *_, function = wrappers(below)
     places = [below]
     if getattr(function, "__name__", "") == "dispatch":
@@ -78,9 +81,11 @@ def passes(visit: Visit, view: Any) -> bool:
 
 
 def _is_plain(function: Any) -> bool:
-    """Whether it is a plain function. One with variables of another may be made by a decorator."""
-    free = set(getattr(getattr(function, "__code__", None), "co_freevars", ()))
-    return isroutine(function) and (free <= {"__class__"} or module_of(function) in CALLBACKS)
+    """Whether it is a plain function. One with variables of another may be made by a decorator; so
+    may a method of an object."""
+    if type(function) is not FunctionType:
+        return False
+    return set(function.__code__.co_freevars) <= {"__class__"} or module_of(function) in CALLBACKS
 
 
 def _is_harmless(layer: Any) -> bool:

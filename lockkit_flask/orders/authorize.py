@@ -7,10 +7,12 @@ Hooks of ``before_request`` have passed already. It asks ``login_required`` and
 from __future__ import annotations
 
 from collections.abc import Callable
-from inspect import isroutine
+from types import CellType, FunctionType
 from typing import Any
 
+from flask import Flask
 from flask.views import MethodView
+from werkzeug.local import LocalProxy
 
 from lockkit.orders.view_checks import unknown_in_class, unknown_wrapper
 from lockkit.web.route_checks import module_of, wrappers
@@ -61,10 +63,20 @@ def _unknown_in(cls: Any, places: list[Any]) -> str | None:
 
 
 def _is_plain(function: Any) -> bool:
-    """Whether it is a plain function. One that holds another may be made by a decorator."""
-    cells = getattr(function, "__closure__", None) or ()
-    is_free = module_of(function) == VIEWS or not any(isroutine(c.cell_contents) for c in cells)
-    return isroutine(function) and is_free
+    """Whether it is a plain function. One that holds what may be a view may be made by a decorator;
+    so may a method of an object."""
+    if type(function) is not FunctionType:
+        return False
+    return module_of(function) == VIEWS or not any(map(_may_be_view, function.__closure__ or ()))
+
+
+def _may_be_view(cell: CellType) -> bool:
+    """Whether this variable holds something to call, except what factories of views hold, too."""
+    try:
+        held = cell.cell_contents
+    except ValueError:  # it was never assigned
+        return False
+    return callable(held) and not isinstance(held, (Flask, LocalProxy, type))
 
 
 def _is_known(layer: Any) -> bool:

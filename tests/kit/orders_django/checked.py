@@ -78,6 +78,17 @@ def refuse() -> None:
         raise PermissionDenied
 
 
+@dataclass
+class Require:
+    """A decorator that is a class, and returns a method."""
+
+    view: Callable[..., Any]
+
+    def run(self, request: Any) -> Any:
+        refuse()
+        return self.view(request)
+
+
 def asked_first(view: Callable[..., Any], request: Any, *args: Any) -> Any:
     if not may():
         raise PermissionDenied
@@ -340,6 +351,8 @@ UNKNOWN = {
     "custom-proxy-of-login": transparent(login_required(made)),
     "custom-proxy-below-idempotent": idempotent(transparent(never_cache(made))),
     "proxy-inside-dispatch": ProxyInsideDispatch.as_view(),
+    "custom-method": Require(made).run,
+    "custom-method-below-idempotent": idempotent(Require(made).run),
     "own-setup": Setup.as_view(),
     "only-its-dispatch": OnlyItsDispatch.as_view(),
     "only-its-initial": OnlyItsInitial.as_view(),

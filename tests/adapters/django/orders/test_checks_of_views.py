@@ -113,6 +113,7 @@ def test_the_check_is_silent_where_answers_are_repeated() -> None:
         assert {each.msg.split()[2] for each in check_replays()} == {
             "'orders/custom-below-idempotent'",
             "'orders/custom-proxy-below-idempotent'",
+            "'orders/custom-method-below-idempotent'",
             "'orders/checks-inside-callback'",
         }
 

@@ -102,6 +102,17 @@ class Unhashable:
         return buy()
 
 
+@dataclass
+class Require:
+    """A decorator that is a class, and returns a method."""
+
+    view: Callable[..., Any]
+
+    def run(self) -> ResponseReturnValue:
+        check()
+        return self.view()
+
+
 UNKNOWN: dict[str, Views] = {
     "a decorator": lambda: permission_required(buy),
     "one that hides": lambda: hiding(buy),
@@ -112,6 +123,9 @@ UNKNOWN: dict[str, Views] = {
     "a proxy of login_required": lambda: Transparent(login_required(buy), check),
     "an object": lambda: functools.partial(buy),
     "one without a hash": Unhashable,
+    "one that hides an object": lambda: hiding(Unhashable()),
+    "one that hides a partial": lambda: hiding(functools.partial(buy)),
+    "a method of an object": lambda: Require(buy).run,
     "a base": lambda: OfOwnBase.as_view("of_own_base"),
     "its making": lambda: ChecksWhenMade.as_view("checks_when_made"),
     "a method below decorators": lambda: AboveItsMethods.as_view("above_its_methods"),
@@ -151,12 +165,18 @@ class OneOrder(View):
         return buy()
 
 
-def in_a_factory() -> Callable[..., Any]:
+def in_a_factory(extra: str | None = None) -> Callable[..., Any]:
+    from flask_project import Order
+
+    from lockkit_flask import current_order
+
     app = Flask("other")
+    if extra is not None:
+        unset = extra
 
     def view() -> ResponseReturnValue:
-        assert app.name == "other"
-        return buy()
+        assert (app.name, Order.__name__, current_order.order_id) == ("other", "Order", "A-1")
+        return unset if app.debug else buy()
 
     return view
 
