@@ -14,6 +14,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from flask import session
+from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from werkzeug.exceptions import HTTPException
 
@@ -45,6 +46,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
     engine: sa.Engine
     connection: sa.Connection | None = None
     savepoints: Savepoints
+    committed = False  #: a session of the app has committed, in this database or in another one
     _refused = False  #: the view raised a refusal, which rolls nothing back
     _sends_away = False  #: the view has sent a guest elsewhere, as to log in, and saved nothing
     _session_before: tuple[dict[str, Any], bool] | None = None
@@ -95,7 +97,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
         """
         self.visit.capture(response)
         if response.status_code in REDIRECTS and self.visit.of_guest:
-            self._sends_away = not (self.savepoints.committed or db_session.has_writes())
+            self._sends_away = not (self.committed or db_session.has_writes())
 
     def overrule(self) -> None:
         super().overrule()
@@ -238,5 +240,12 @@ def teach_to_join(db: SQLAlchemy) -> None:
         joined: sa.Connection = order.connection
         return joined
 
+    def note_commit(session: Session) -> None:
+        """Called after each COMMIT, also of nothing, and after the end of each savepoint."""
+        order: Any = db_session.order_of_app()
+        if order is not None and order.active and not session.in_nested_transaction():
+            order.committed = order.committed or bool(db_session.reached(session))
+
     session_class.get_bind = get_bind
+    event.listen(session_class, "after_commit", note_commit)
     setattr(session_class, _INSTALLED, True)

@@ -17,6 +17,7 @@ from lockkit_flask import idempotent, lock_view, locks, new_order_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from flask.typing import ResponseReturnValue
     from werkzeug.test import TestResponse
@@ -207,6 +208,24 @@ def test_a_cursor_of_the_driver_may_have_bought_for_a_guest(guests: Flask) -> No
     answers = buy_twice(guests, by_a_cursor)
     assert [replayed(answer) for answer in answers] == [False, True]
     assert count(guests) == 1
+
+
+def test_what_a_guest_has_bought_in_another_database_is_bought(
+    guests: Flask, tmp_path: Path
+) -> None:
+    """As by a model with a bind key of its own."""
+    other = sa.create_engine(f"sqlite:///{tmp_path / 'other.sqlite3'}")
+    sale = sa.Table("sale", sa.MetaData(), sa.Column("n", sa.Integer))
+    sale.create(other)
+
+    def sell() -> None:
+        db.session.execute(sa.insert(sale), {"n": 1}, bind_arguments={"bind": other})
+
+    answers = buy_twice(guests, sell)
+    assert [replayed(answer) for answer in answers] == [False, True]
+    with other.connect() as connection:
+        assert len(connection.execute(sa.select(sale)).all()) == 1
+    other.dispose()
 
 
 def test_a_view_that_deletes_its_record_is_an_error_and_no_order_without_one(shop: Flask) -> None:

@@ -328,6 +328,13 @@ def checks_inside() -> ResponseReturnValue:
     return to_login() if session.get("user") is None else sell()
 
 
+def commits_nothing() -> ResponseReturnValue:
+    db.session.commit()
+    with db.session.begin_nested():
+        db.session.execute(sa.select(Order)).all()
+    return to_login() if session.get("user") is None else sell()
+
+
 def aborts_inside() -> ResponseReturnValue:
     return abort(to_login()) if session.get("user") is None else sell()
 
@@ -354,13 +361,13 @@ def forms(make_shop: Callable[..., Flask]) -> Flask:
     shop = make_shop(LOCKKIT_USER=lambda: session.get("user"), LOCKKIT_ORDERS=orders)
     shop.add_url_rule("/in", view_func=log_in)
     shop.add_url_rule("/page", view_func=page)
-    views = [login_required(sell), checks_inside, aborts_inside, has_bought]
+    views = [login_required(sell), checks_inside, aborts_inside, has_bought, commits_nothing]
     for number, view in enumerate(views):
         shop.add_url_rule(f"/buy/{number}", str(number), view, methods=["POST"])
     return shop
 
 
-@pytest.mark.parametrize("path", ["/buy/0", "/buy/1", "/buy/2"])
+@pytest.mark.parametrize("path", ["/buy/0", "/buy/1", "/buy/2", "/buy/4"])
 def test_a_guest_who_is_sent_to_the_login_orders_after_it(forms: Flask, path: str) -> None:
     client = forms.test_client()
     form = {"order_id": client.get("/page").text}
