@@ -11,6 +11,7 @@ from flask import current_app, g, request, session
 from werkzeug.routing import BuildError
 from werkzeug.wsgi import get_host, get_input_stream
 
+from lockkit.model.errors import ConfigurationError
 from lockkit.orders import OrderRequest, OrderResponse, Payload, visit
 from lockkit.orders.forgery import without_tokens
 from lockkit.orders.visit import ViewOptions, leads_to, options_in, sent_file
@@ -154,8 +155,7 @@ class Visit(visit.Visit):
         most = limit + 1  # a chunked body may go on for ever; one byte shows it is too large
         most = min(request.max_content_length or most, most)
         vars(request).setdefault("stream", get_input_stream(request.environ, True, most))
-        # Cached: a form is parsed from it, and the view has it, too.
-        body = b"" if request.mimetype == MULTIPART else request.get_data()
+        body = _body_of(request)
         if request.mimetype not in FORM_TYPES or len(body) > limit:
             return Payload(body=body)
         form = list(request.form.items(multi=True))
@@ -185,6 +185,23 @@ def expect_whole_body(_: object, **__: object) -> None:
 def options_of(view: Any, method: str) -> ViewOptions:
     """The options of a view: on this method, on the function, or on the class."""
     return options_in(reversed(places_of(view, method)))
+
+
+def _body_of(request: Request) -> bytes:
+    """The body; empty for an upload, and for a form that was parsed without it.
+
+    It is cached: a form is parsed from it, and the view has it, too.
+    """
+    if request.mimetype == MULTIPART:
+        return b""
+    is_parsed = request.mimetype in FORM_TYPES and "form" in vars(request)
+    body = request.get_data()
+    if request.content_length and not (body or is_parsed):
+        raise ConfigurationError(
+            "the body of an order was read before lockkit could look at it: call "
+            "request.get_data() instead of reading request.stream, and without cache=False"
+        )
+    return body
 
 
 def _place_of(request: Request, rule: Rule) -> str:

@@ -562,6 +562,45 @@ def test_what_came_of_a_client_that_went_away_in_its_body_is_no_order(
     assert sold(shop) == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "order_id"),
+    [
+        ("application/json", "header:X-Order-ID"),
+        ("application/json", "json:id"),
+        ("application/x-www-form-urlencoded", "header:X-Order-ID"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_body_that_a_hook_has_consumed_is_an_error(
+    make_shop: Callable[..., Flask], kind: str, order_id: str, stream: bool
+) -> None:
+    """Every body would look the same, and none would have an order ID."""
+    orders = {"ORDER_ID": [order_id], "PATHS": ["^/"]}
+    shop = make_shop(LOCKKIT_ORDERS=orders, TESTING=True)
+
+    @shop.before_request
+    def check_signature() -> None:
+        assert request.stream.read() if stream else request.get_data(cache=False)
+
+    shop.add_url_rule("/sell", view_func=sell, methods=["POST"])
+    with pytest.raises(ConfigurationError, match=r"request\.get_data\(\)"):
+        shop.test_client().post("/sell", headers=A_1, content_type=kind, data=b'{"id": "A-1"}')
+    assert sold(shop) == 0
+
+
+def test_an_empty_form_is_no_error(shop: Flask) -> None:
+    @shop.before_request
+    def look_for_a_token() -> None:
+        assert not request.form
+
+    shop.add_url_rule("/sell", view_func=sell, methods=["POST"])
+    kind = "application/x-www-form-urlencoded"
+    for number, body in enumerate((b"", b"&")):
+        headers = {**A_1, "X-Order-ID": f"A-{number}"}
+        answer = shop.test_client().post("/sell", headers=headers, content_type=kind, data=body)
+        assert answer.status_code == 201
+
+
 def test_a_cut_body_that_a_lock_has_read_is_no_order(make_shop: Callable[..., Flask]) -> None:
     shop = make_shop(LOCKKIT_ORDERS={"ORDER_ID": ["header:X-Order-ID"], "PATHS": []})
     view = lock_view("stock:{form.n:str}")(idempotent(sell))
