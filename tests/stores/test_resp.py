@@ -57,6 +57,12 @@ def test_what_a_pool_may_say_in_resp_3() -> None:
     assert fed([text]) == [[b"save", b""], b"abc", None]
 
 
+def test_what_a_server_pushes_is_no_reply() -> None:
+    text = b":1\r\n>2\r\n+MOVING\r\n*1\r\n:5\r\n:2\r\n>1\r\n*0\r\n*1\r\n>1\r\n+a\r\n"
+    assert fed([text]) == fed(text[at : at + 1] for at in range(len(text)))
+    assert fed([text]) == [1, 2, [[b"a"]]]
+
+
 def test_a_long_reply_in_many_pieces_takes_hardly_more_than_in_one() -> None:
     """It was read from its beginning for each piece."""
     text = b"*1000\r\n" + b"$4\r\nname\r\n" * 1000

@@ -156,7 +156,8 @@ def exchange(connections: Connections, packed: Any) -> Any:
         socket = connection._sock or connect(connection)
         socket.sendall(packed if is_alone else b"".join(packed))
         text = socket.recv(LINE)
-        is_number = is_alone and text[:1] == b":" and text.endswith(END)  # as from most scripts
+        # As from most scripts.
+        is_number = is_alone and text[:1] == b":" and text.find(END) == len(text) - len(END)
         number = int(text[1:]) if is_number else None
         replies = () if is_number else _replies(connection, text, 1 if is_alone else len(packed))
     except BaseException as error:  # interrupted: a late reply would be taken for another's

@@ -8,8 +8,9 @@ from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
 END = b"\r\n"
 
-VERBATIM, MAP, NULL = b"=%_"
-"""Types of RESP 3, which a connection of somebody else's pool may send. A map is read as a list."""
+VERBATIM, MAP, NULL, PUSH = b"=%_>"
+"""Types of RESP 3, which a connection of somebody else's pool may send. A map is read as a list. A
+push is no reply, and is dropped: redis-py's pools ask for them, of maintenance, since 8.0."""
 
 ALONE = 0
 """In place of a number of replies: there is one, and it is returned without a list."""
@@ -21,7 +22,7 @@ class Replies:
 
     def __init__(self) -> None:
         self._rest = b""
-        self._begun: list[tuple[int, list[Any]]] = []  #: lists, and how long they are to be
+        self._begun: list[tuple[int, list[Any], int]] = []  #: how long lists are to be; their types
 
     def feed(self, data: bytes) -> list[Any]:
         """The replies that are whole now. Raises ValueError if it is not RESP."""
@@ -34,18 +35,19 @@ class Replies:
             value, after, length = _element(text, text[at], text[at + 1 : end], end + 2)
             if after > len(text):
                 break
-            at = after
+            kind, at = text[at], after
             if length:
-                begun.append((length, []))
+                begun.append((length, [], kind))
                 continue
             while begun:
-                length, members = begun[-1]
+                length, members, _ = begun[-1]
                 members.append(value)
                 if len(members) < length:
                     break
-                _, value = begun.pop()
+                _, value, kind = begun.pop()
             else:
-                found.append(value)
+                if kind != PUSH:
+                    found.append(value)
         self._rest = text[at:]
         return found
 
@@ -62,7 +64,7 @@ def _element(text: bytes, kind: int, line: bytes, at: int) -> tuple[Any, int, in
         return (text[first : at + length], at + length + 2, 0) if length >= 0 else (None, at, 0)
     if kind in b"-":
         return _error(line.decode(errors="replace")), at, 0
-    if kind in b"*%":
+    if kind in b"*%>":
         length = int(line) * (1 + (kind == MAP))
         return ([] if length == 0 else None), at, max(length, 0)
     if kind == NULL:
