@@ -147,17 +147,17 @@ class Queueing:
     def _released(self, client: LockClient | AsyncLockClient, value: bytes) -> Hold:
         """Forget the acquisition, and return a hold to release: that of the key with this value."""
         acquisition = self._acquisition
-        token, deadline = UNKNOWN + value.hex(), -math.inf
+        token, deadline, ttl = UNKNOWN + value.hex(), -math.inf, self.timeout or FOREVER
         if acquisition is not None:
             hold = acquisition.hold
             acquisition.end()
             client._watchdog.unwatch(hold)
             self.local.acquisition = None
             if value == acquisition.value:
-                token = hold.token
+                token, ttl = hold.token, hold.ttl
                 deadline = -math.inf if hold.lost(now()) else hold.deadline
         name = self._encoded(self.name).decode(errors="surrogateescape")
-        request = Request(name, token, FOREVER, "")
+        request = Request(name, token, ttl, "")
         granted = Granted(request, None, deadline, now(), whole=False)  # the server decides
         return Hold(granted)
 

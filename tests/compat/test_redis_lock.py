@@ -17,6 +17,7 @@ from redis.exceptions import ConnectionError as Unreachable
 from redis.exceptions import LockError, LockNotOwnedError, ResponseError
 
 from lockkit.compat.redis import AsyncLock, Lock
+from lockkit.model.clock import now
 from lockkit.testing.servers import RedisServer
 
 NAME = "stock:42"
@@ -548,6 +549,20 @@ def test_a_server_that_is_down(kind: type) -> None:
     way = Driver(url, kind, retry=None)
     with pytest.raises(Unreachable):
         way.do(way.lock(timeout=LONG).acquire)
+    way.close()
+
+
+@pytest.mark.parametrize("kind", [Lock, AsyncLock])
+def test_a_release_that_fails_is_not_tried_for_longer_than_the_lock_lasts(kind: type) -> None:
+    with RedisServer() as server:
+        way = Driver(server.url, kind, retry=None)
+        lock = way.lock(timeout=5)
+        way.do(lock.acquire)
+        server.kill()
+        with pytest.raises(Unreachable):
+            way.do(lock.release)
+        withdrawals = way.do(lock._client)._watchdog._schedule._withdrawals.values()
+        assert all(until < now() + 6 for _, until in withdrawals)
     way.close()
 
 
