@@ -58,6 +58,7 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
     """
 
     _watchdog: AsyncWatchdog
+    _awaits = True
 
     def __init__(self, store: Store, settings: AliasSettings, *, is_shared: bool = False) -> None:
         """``is_shared``: a blocking client uses the same store, so this one does not close it."""
@@ -263,6 +264,7 @@ class AsyncLease(BaseLease, TaskLease):
 
     async def downgrade(self) -> None:
         """As ``Lease.downgrade``."""
+        self._client._stay_in_loop()
         await self._client.perform(self._downgrading())
 
     async def release(self) -> bool:

@@ -51,6 +51,7 @@ class AsyncEnclosingLease(AsyncLease):
 
     async def release(self) -> bool:
         if not hasattr(self, "_is_free") and self._client._in_order():  # seldom
+            self._client._stay_in_loop()
             return await self._client.perform(self._releasing())
         return await super().release()
 

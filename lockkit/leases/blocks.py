@@ -193,6 +193,9 @@ class ThreadLease(_ThreadLease):
         return self._client.perform(self._releasing())
 
     def __enter__(self) -> Self:
+        """Raises LeaseLost if the lease has been released."""
+        if self.released:
+            self.check()
         self._belong_to(begun(self))
         return self
 
@@ -219,6 +222,9 @@ class TaskLease(_TaskLease):
         return await self._client.perform(self._releasing())
 
     async def __aenter__(self) -> Self:
+        """As ``Lease.__enter__``."""
+        if self.released:
+            self.check()
         self._belong_to(begun(self))
         return self
 

@@ -273,6 +273,13 @@ def _connected(url: str) -> LockClient:
 _clients = Clients(_connected)
 
 
+def forget_client(url: str) -> None:
+    """Close the client that ``locked`` has for this URL: for tests."""
+    client = _clients._clients.pop(url, None)
+    if client is not None:
+        client.close()
+
+
 _per_loop: dict[str, PerLoop[AsyncLockClient]] = {}
 
 

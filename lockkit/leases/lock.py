@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from lockkit.engine import holding, waiting
 from lockkit.engine.effects import Made, Step
@@ -42,6 +42,7 @@ class BaseClient(ABC, Generic[AnyLease]):
     """A client's settings, the check of each call's options, and hold times, for Retry-After."""
 
     _watchdog: Watchdog | AsyncWatchdog
+    _awaits: ClassVar[bool] = False  #: whether ``on_lost`` may be a coroutine function
 
     def __init__(self, store: Store, settings: AliasSettings) -> None:
         self.settings = settings
@@ -90,7 +91,7 @@ class BaseClient(ABC, Generic[AnyLease]):
             usage,
             settings.ttl if ttl is UNSET else check_ttl("ttl", ttl),
             settings.acquire_timeout if timeout is UNSET else check_timeout("timeout", timeout),
-            check_on_lost(options.get("on_lost")),
+            check_on_lost(options.get("on_lost"), is_awaited=self._awaits),
         )
 
 

@@ -177,9 +177,15 @@ def check_label(value: object) -> str:
     return value
 
 
-def check_on_lost(value: object) -> Callable[..., object] | None:
+CO_COROUTINE = 0x80  #: ``inspect.CO_COROUTINE``, without the time to import inspect
+
+
+def check_on_lost(value: object, *, is_awaited: bool) -> Callable[..., object] | None:
     if value is not None and not callable(value):
         raise wrong("on_lost", value, "a function, which gets the lease")
+    flags: int = getattr(getattr(value, "__code__", None), "co_flags", 0)
+    if flags & CO_COROUTINE and not is_awaited:
+        raise wrong("on_lost", value, "no coroutine function, which only lockkit.aio awaits")
     return value
 
 

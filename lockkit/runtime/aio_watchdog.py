@@ -81,7 +81,7 @@ class AsyncWatchdog(BaseWatchdog):
         self._notices.stop()
         self._cancel_timer()
         task, self._task = self._task, None
-        if task is not None:
+        if task is not None and task.get_loop() is asyncio.get_running_loop():
             task.cancel()
             await asyncio.wait([task])
 

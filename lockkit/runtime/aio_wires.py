@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from lockkit.engine.effects import Exchange, Listen, Park, Signal
@@ -26,8 +27,9 @@ async def park_task(signal: Signal, seconds: float) -> None:
     def wake() -> None:
         if asyncio._get_running_loop() is loop:
             end()
-        elif not loop.is_closed():  # else nobody sleeps there any more
-            loop.call_soon_threadsafe(end)
+        else:
+            with suppress(RuntimeError):  # the loop is closed: nobody sleeps there any more
+                loop.call_soon_threadsafe(end)
 
     signal.wake = wake
     if not signal.is_set:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from lockkit.runtime import process
@@ -39,7 +40,8 @@ def named(owner: str) -> str:
 
 def of_thread() -> str:
     """The key of the calling thread."""
-    key = _keys.thread = _valid(_keys.thread)
+    keys = _of_callers()
+    key = keys.thread = _valid(keys.thread)
     return key[1]
 
 
@@ -47,8 +49,19 @@ def of_task(task: asyncio.Task[Any] | None) -> str:
     """The key of a task of this thread's loop. Without a task: the key of the thread."""
     if task is None:
         return of_thread()
-    key = _keys.tasks[task] = _valid(_keys.tasks.get(task))
+    tasks = _of_callers().tasks
+    key = tasks[task] = _valid(tasks.get(task))
     return key[1]
+
+
+def _of_callers() -> Any:
+    """``_keys``, unless gevent has patched since: then its greenlets would share one key."""
+    return _keys if isinstance(_keys, threading.local) else _of_greenlets()
+
+
+@cache
+def _of_greenlets() -> Any:
+    return type("_Keys", (threading.local,), {"__init__": _Keys.__init__})()
 
 
 def _valid(key: tuple[int, str] | None) -> tuple[int, str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lockkit.model.clock import now
-from lockkit.model.log import log_error
+from lockkit.model.log import log, log_error
 from lockkit.runtime.background import Background
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.schedule import Deadlines
@@ -63,8 +63,9 @@ class Notices(Background, BaseNotices):
     def work(self) -> float:
         """Tell the holders of lost leases. Returns the seconds until the next lease may be lost."""
         for hold in self._deadlines.lost(now()):
-            for _ in said(hold):
-                pass
+            for returned in said(hold):
+                if hasattr(returned, "__await__"):
+                    log.error("on_lost of %r is not awaited: only lockkit.aio can do so", hold.name)
         moment = now()
         return self._deadlines.sleep_until(moment) - moment
 

@@ -65,11 +65,15 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 @pytest.fixture
 def lockkit_memory() -> Iterator[LockClient]:
     """The default alias is a fresh store in memory; this is a client of it."""
+    url = f"memory://test-{secrets.token_hex(8)}"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(URL_VARIABLE, f"memory://test-{secrets.token_hex(8)}")
+        patch.setenv(URL_VARIABLE, url)
         _forget_clients()
         yield _default_client()
     _forget_clients()
+    from lockkit.leases.decorator import forget_client
+
+    forget_client(url)
 
 
 class HoldLock:

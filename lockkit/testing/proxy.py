@@ -70,6 +70,7 @@ class FaultProxy:
         self.stop()
 
     def start(self) -> Self:
+        self._stopped.clear()
         self._listener = socket.create_server((HOST, 0))
         self.port = self._listener.getsockname()[1]
         self._acceptor = _thread(self._accept, self._listener, self.target)

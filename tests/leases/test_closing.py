@@ -190,3 +190,37 @@ def test_a_released_lease_says_so() -> None:
         with pytest.raises(lockkit.LeaseLost, match="was released"):
             lease.check()
         assert not lease.release()
+
+
+@pytest.mark.parametrize("several", [True, False])
+async def test_a_released_lease_begins_no_block(several: bool) -> None:
+    """Its body would run without the lock."""
+    with lockkit.connect("memory://") as locks:
+        lease = (locks.multi("a", "b") if several else locks.lock("a")).acquire()
+        with lease:
+            pass
+        with pytest.raises(lockkit.LeaseLost, match="released"), lease:
+            raise ZeroDivisionError
+    async with aio.connect("memory://") as alocks:
+        alease = await (alocks.multi("a", "b") if several else alocks.lock("a")).acquire()
+        async with alease:
+            pass
+        with pytest.raises(lockkit.LeaseLost, match="released"):
+            async with alease:
+                raise ZeroDivisionError
+
+
+def test_a_close_waits_for_no_renewal_in_a_loop_that_has_ended(tmp_path: Path) -> None:
+    locks = aio.connect(f"sqlite:///{tmp_path / 'locks.sqlite3'}")
+    loop = asyncio.new_event_loop()
+
+    async def scene() -> aio.AsyncLease:
+        lease = await locks.lock("a").acquire()
+        lease._hold.due = 0.0
+        locks._watchdog._begin()
+        return lease
+
+    lease = loop.run_until_complete(scene())
+    loop.close()
+    asyncio.run(asyncio.wait_for(locks.close(), 10))
+    lease._finish()  # nobody can release it any more

@@ -112,6 +112,23 @@ print(sum(greenlet.value for greenlet in greenlets))
     assert run(program, url).split() == ["20"]
 
 
+def test_greenlets_do_not_enter_what_another_has_if_gevent_patches_after_the_import() -> None:
+    """As gunicorn does with ``--preload``."""
+    program = """
+import lockkit
+locks = lockkit.connect("memory://")
+from gevent import monkey
+monkey.patch_all()
+import gevent
+
+lock = locks.lock("one", reentrant=True)
+with lock, lock:
+    print(gevent.spawn(lock.try_acquire).get())
+"""
+    text = subprocess.check_output([sys.executable, "-c", program], text=True, timeout=SOON)
+    assert text.split() == ["None"]
+
+
 @pytest.mark.parametrize("url", LISTED, indirect=True)
 def test_a_greenlet_that_computes_is_told(url: str) -> None:
     program = """

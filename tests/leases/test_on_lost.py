@@ -182,6 +182,29 @@ class TestWithThreads:
         self._told_last(locks, told)
         lease.release()
 
+    def test_a_coroutine_function_is_refused(
+        self, locks: lockkit.LockClient, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Nobody would await it."""
+
+        async def tell(_: object) -> None: ...
+
+        with pytest.raises(lockkit.ConfigurationError, match=r"only lockkit\.aio awaits"):
+            locks.lock("wrong", on_lost=tell)
+        returned: list[Any] = []
+
+        def hidden(lease: object) -> object:
+            returned.append(tell(lease))
+            return returned[0]
+
+        lease = locks.lock("wrong", on_lost=hidden).acquire()
+        broken(lease, locks)
+        renew(locks, lease)
+        self._told_last(locks, Told())
+        assert "on_lost of 'wrong' is not awaited" in caplog.text
+        returned[0].close()
+        lease.release()
+
     def test_an_exit_in_it_is_logged_and_others_are_told(
         self, locks: lockkit.LockClient, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -135,12 +135,15 @@ def use_in_two_loops(url: str, *, refuses_all: bool) -> None:
         with pytest.raises(ConfigurationError, match="event loop"):
             await use()
 
-    for use in (lambda: lease.extend(5), lease.release):
+    several = own.run_until_complete(client.multi("a", "b").acquire())
+    uses = lease.release, lease.downgrade, lambda: several.__aexit__(None, None, None)
+    for use in (lambda: lease.extend(5), *uses):
         asyncio.run(refused(use))
     if refuses_all:
         asyncio.run(refused(lambda: client.inspect("stock:42")))
     own.run_until_complete(lease.extend())
     assert own.run_until_complete(lease.release()) is True
+    assert own.run_until_complete(several.release()) is True
     own.close()
     assert asyncio.run(client.inspect("stock:42")) is None
     asyncio.run(client.close())

@@ -82,7 +82,9 @@ class AsyncRedisWire:
     async def close(self) -> None:
         """Close all connections. Claims that wait, now or later, poll the store from now on."""
         self._inbox.forbid()
-        tasks = [task for task in (self._connecting, self._listening) if task is not None]
+        loop = asyncio.get_running_loop()  # tasks of a loop that has ended never end
+        begun = [task for task in (self._connecting, self._listening) if task is not None]
+        tasks = [task for task in begun if task.get_loop() is loop]
         for task in tasks:
             task.cancel()
         if tasks:
