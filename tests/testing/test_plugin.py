@@ -87,6 +87,28 @@ def test_core(project: pytest.Pytester) -> None:
     passes(project, 6)
 
 
+def test_nothing_is_left_of_a_decorated_function(project: pytest.Pytester) -> None:
+    """It has a client of its own, with a thread, for each URL."""
+    project.makepyfile(
+        """
+        import gc
+        import lockkit
+
+        @lockkit.locked("stock:42")
+        def deduct():
+            pass
+
+        def test_one(lockkit_memory):
+            deduct()
+
+        def test_another():
+            gc.collect()
+            assert not [c for c in gc.get_objects() if isinstance(c, lockkit.LockClient)]
+        """
+    )
+    passes(project, 2)
+
+
 def test_a_client_of_any_store(project: pytest.Pytester) -> None:
     project.makepyfile(
         """

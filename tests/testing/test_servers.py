@@ -311,6 +311,12 @@ class TestProxy:
         connection.close()
         eventually(lambda: not [t for t in threading.enumerate() if t.name == "fault-proxy"])
 
+    def test_may_be_started_again(self, redis_server: RedisServer) -> None:
+        faulty = FaultProxy("127.0.0.1", redis_server.port)
+        for _ in range(2):
+            with faulty, _dialogue(faulty):
+                pass
+
     def test_unix_target(self, redis_server: RedisServer) -> None:
         with FaultProxy(str(redis_server.socket_path)) as faulty, _dialogue(faulty):
             pass
