@@ -30,7 +30,7 @@ class _Keys(threading.local):
         )
 
 
-_keys = _Keys()
+_keys: Any = _Keys()
 
 
 def named(owner: str) -> str:
