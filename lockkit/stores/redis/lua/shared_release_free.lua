@@ -3,9 +3,8 @@
 local entry = ARGV[4] == '0' and record and redis.call('HGET', KEYS[6], ARGV[3])
 if entry and string.sub(record, 1, 1) == string.sub(ARGV[2], 1, 1) and is_whole(record) then
   local form, digits = is_holder(entry)
-  local till = form == 'S' and string.sub(digits, 1, 16)
-  if till and tonumber(till) > now and till ~= string.sub(record, 35, 50)  -- else the record's end changes
-    and redis.call('ZCARD', KEYS[2]) == 0 and redis.call('HLEN', KEYS[6]) > 1 then
+  if form == 'S' and tonumber(string.sub(digits, 1, 16)) > now and redis.call('ZCARD', KEYS[2]) == 0
+    and redis.call('HLEN', KEYS[6]) > 1 then
     redis.call('HDEL', KEYS[6], ARGV[3])
     return 1
   end

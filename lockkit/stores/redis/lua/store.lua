@@ -70,9 +70,21 @@ local function empty_queue()
   for _, key in ipairs({ 2, 3, 5 }) do forget(KEYS[key]) end
 end
 
+-- Whether one that shares the name is live: the record may say so for longer, see shared_release_free.
+local function shares_live()
+  local key = string.sub(KEYS[1], 1, -2) .. 'h:' .. string.sub(ARGV[1], 2)
+  local entries = redis.pcall('HGETALL', key)
+  for i = 2, #entries, 2 do
+    local form, digits = is_holder(entries[i])
+    if not form or tonumber(string.sub(digits, 1, 16)) > now then return true end
+  end
+  return entries.err ~= nil
+end
+
 -- For a record of another kind: returns an error reply while the name is in use, else empties its queue.
 local function in_use(record)
-  if tonumber(string.sub(record, 35, 50)) > now or waits() then
+  local held = tonumber(string.sub(record, 35, 50)) > now
+  if held and (string.sub(record, 1, 1) == 'M' or shares_live()) or waits() then
     local permits = string.sub(record, 1, 1) == 'M' and '0' or string.match(record, '^..(%d+)')
     return redis.error_reply('KIND ' .. string.sub(record, 1, 1) .. ' ' .. permits)
   end
