@@ -15,11 +15,11 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import parse_qs
 
-from django.db import DEFAULT_DB_ALIAS, Error, connections
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.utils import load_backend
 
 from lockkit.model.checks import unknown_key
-from lockkit.model.errors import BackendUnavailable, ConfigurationError
+from lockkit.model.errors import BackendUnavailable, ConfigurationError, LockError
 from lockkit.model.settings import AliasSettings
 from lockkit.stores.contract import ServerClock, reject_unknown_options
 from lockkit.stores.servers import raise_unless_rsa_is_missing
@@ -185,7 +185,9 @@ class ServerConnector(Connector):
         try:
             with _registered(wrapper), wrapper.wrap_database_errors:
                 wrapper.connect()
-        except (Error, RuntimeError) as error:
+        except LockError:
+            raise
+        except Exception as error:  # also of what a project's own backend does to connect
             raise_unless_rsa_is_missing(error)
             raise self._vendor.no_connection(error.__cause__ or error) from error
         remedy = (

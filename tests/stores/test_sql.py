@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -425,6 +426,33 @@ def test_free_rows_are_pruned_after_a_day_and_fences_still_grow(
         assert second.fencing_token > first.fencing_token
 
 
+def test_a_fence_that_is_ahead_of_the_clock_is_not_pruned(
+    connect: Connect, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock was wrong when it was granted, and the next one must be greater all the same."""
+    monkeypatch.setattr(sql_store, "PRUNE_EVERY", 1)
+    monkeypatch.setattr(table_rows.secrets, "token_hex", lambda _: "")
+    client = connect()
+    with client.lock("old").acquire() as first:
+        pass
+    rows(path, f"UPDATE lockkit_lock SET updated = updated - ?, fence = fence + {10**15}", OLD)
+    client.lock("new").acquire().release()
+    with client.lock("old").acquire() as second:
+        assert second.fencing_token > first.fencing_token + 10**15
+
+
+def test_an_id_that_is_no_text_fails_no_other_name(
+    connect: Connect, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_store, "PRUNE_EVERY", 1)
+    monkeypatch.setattr(table_rows.secrets, "token_hex", lambda _: "")
+    client = connect()
+    client.lock("old").acquire().release()
+    rows(path, "UPDATE lockkit_lock SET id = CAST(X'FF' AS TEXT), updated = updated - ?", OLD)
+    with client.lock("new", timeout=0):
+        pass
+
+
 def test_a_row_of_another_release_does_not_fail_the_locks_of_other_names(
     connect: Connect, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -584,6 +612,9 @@ def test_a_database_in_memory_gets_a_temporary_file(
     client.close()
     assert not list(tmp_path.iterdir())
     client.lock("a").acquire().release()  # it may be used again
+    for directory in tmp_path.iterdir():  # as systemd does with what nobody used for ten days
+        shutil.rmtree(directory)
+    client.lock("a").acquire().release()
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,20 @@ def run(engine: sa.Engine, statement: str, *values: object) -> list[Any]:
         return [tuple(row) for row in result] if result.returns_rows else []
 
 
+def test_what_an_application_does_to_connect_may_fail() -> None:
+    """It may ask another server for a token, say."""
+
+    def fail() -> None:
+        raise OSError("the token service is down")
+
+    engine = sa.create_engine("postgresql+psycopg://", creator=fail)
+    with (
+        lockkit.connect(client=engine) as client,
+        pytest.raises(lockkit.BackendUnavailable, match="the token service is down"),
+    ):
+        client.lock("a").acquire()
+
+
 def test_free_rows_are_pruned_after_a_day_and_fences_still_grow(
     client: lockkit.LockClient, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lockkit.model.errors import ConfigurationError
+from lockkit.model.errors import ConfigurationError, LockError
 from lockkit.model.settings import AliasSettings
 from lockkit.stores.contract import ServerClock, reject_unknown_options
 from lockkit.stores.servers import raise_unless_rsa_is_missing
@@ -76,7 +76,6 @@ class EngineConnector(Connector):
         import sqlalchemy
 
         self._vendor = vendor_of(engine.dialect.name, engine.dialect.loaded_dbapi)
-        self._failure = sqlalchemy.exc.SQLAlchemyError
         pool = engine.pool.recreate()
         # Commit what the user's listeners have run: SQLAlchemy's own listeners, which come next,
         # would roll it back, or could not change to autocommit within a transaction.
@@ -96,9 +95,11 @@ class EngineConnector(Connector):
         try:
             made = self.engine.raw_connection()
             made.detach()  # or closing it would give it back to a pool
-        except (self._failure, module.Error, RuntimeError) as error:
-            raise_unless_rsa_is_missing(error)
-            raise self._vendor.no_connection(getattr(error, "orig", None) or error) from error
+        except LockError:
+            raise
         except TypeError as error:  # of a driver whose options are not known beforehand
             raise ConfigurationError(f"the driver of the lock database says: {error}") from error
+        except Exception as error:  # also of what the application does to connect
+            raise_unless_rsa_is_missing(error)
+            raise self._vendor.no_connection(getattr(error, "orig", None) or error) from error
         return connected(made.dbapi_connection, module, self._vendor, REMEDY)

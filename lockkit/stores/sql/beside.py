@@ -52,7 +52,8 @@ class TemporaryConnector(SQLiteConnector):
         self._generation = 0
 
     def _make_file(self) -> None:
-        if self._generation != process.generation():
+        is_there = os.path.isdir(os.path.dirname(self._path))  # old files in /tmp may be removed
+        if self._generation != process.generation() or not is_there:
             directory = tempfile.mkdtemp(prefix="lockkit-")
             self._generation = process.generation()
             self._path = os.path.join(directory, "locks.sqlite3")

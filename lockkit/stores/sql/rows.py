@@ -143,10 +143,12 @@ def repaired(key: str, name: str, by: str, connection: Connection) -> list[Words
 
 def prune_some(connection: Connection) -> None:
     """Delete some free rows that were not used for a day. A name that is used again gets a greater
-    fence all the same, because fences follow the clock."""
+    fence all the same, because fences follow the clock: a row whose fence is ahead of it stays."""
     dialect = connection.dialect
     now = connection.execute(dialect.clock, {}).rows[0][0]
     values = {"from": secrets.token_hex(32), "most": PRUNE_WINDOW, "before": now - DAY}
     for row, version, fence, text in connection.execute(dialect.stale, values).rows:
-        if is_free((now, version, fence, text)):
+        if is_free((now, version, fence, text)) and (
+            is_words(text) or (is_whole(fence) and fence < now)
+        ):
             connection.execute(dialect.delete, {"id": row, "version": version})

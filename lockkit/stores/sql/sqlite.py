@@ -205,6 +205,8 @@ class SQLiteConnection(Connection):
             return Result(cursor.fetchall(), cursor.rowcount, moment)
         except sqlite3.Error as error:
             raise self._failure(error) from error
+        except UnicodeEncodeError as error:  # an id that somebody else has written
+            raise StoreRefused(f"{self._path} has a row whose id is not UTF-8") from error
 
     def close(self) -> None:
         with suppress(sqlite3.Error):
