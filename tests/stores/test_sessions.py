@@ -880,6 +880,16 @@ def test_the_table_is_made_by_two_processes_at_once(
                 assert two.lock("a").try_acquire() is None
 
 
+def test_old_rows_that_cannot_be_deleted_fail_no_lock(
+    rows: SessionServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As without the right to delete."""
+    with lockkit.connect(rows.url, ttl=LONG) as locks:
+        monkeypatch.setattr(type(locks.store._sql), "prune", lambda _: "select nothing from none")
+        with locks.lock("a", timeout=0), locks.lock("b", timeout=0):
+            pass
+
+
 def test_old_rows_that_nobody_has_locked_are_deleted(rows: SessionServer) -> None:
     with lockkit.connect(rows.url, ttl=LONG) as locks:
         with locks.lock("held", timeout=0):

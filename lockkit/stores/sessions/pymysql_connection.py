@@ -90,7 +90,8 @@ class MySQLConnection(Connection):
                 self._socket.setsockopt(socket.IPPROTO_TCP, option, value)
         with self._driver.cursor() as cursor:
             cursor.execute(SET_UP)
-            identity, self.started, is_writable = cursor.fetchone()
+            identity, started, is_writable = cursor.fetchone()
+            self.started = started or ""  # not every server knows
             for setting in SETTINGS:
                 with suppress(pymysql.MySQLError):
                     cursor.execute(f"set session {setting}")

@@ -154,17 +154,17 @@ class SessionStore(Attempts, Sessioned):
         return Busy(ticket=1, ahead=ahead)
 
     def _take(self, session: Session, request: Request) -> Step[Rows]:
-        route, key = route_of(request), self._key(request)
-        take = self._taking(session, request)
+        route, key, take = route_of(request), self._key(request), self._taking(session, request)
         rows, session.answer = session.answer, None
         if rows is None:
             rows = yield from self._say(session, route, take)
         for _ in range(MAKES):
             if self._sql.is_missing(rows):
                 yield from self._say(session, route, self._sql.make(key, quote(request.name)))
-                stale = yield from self._say(session, route, self._sql.prune())
-                if keys := [row[1] for row in stale if row[1]]:
-                    yield from self._say(session, route, self._sql.delete(keys))
+                with suppress(Refused):  # the row is there; another name's maker prunes again
+                    old = yield from self._say(session, route, self._sql.prune())
+                    if keys := [row[1] for row in old if row[1]]:
+                        yield from self._say(session, route, self._sql.delete(keys))
             elif not self._sql.is_undecided(rows):
                 return rows
             rows = yield from self._say(session, route, take)
