@@ -54,6 +54,7 @@ _UNBOUND = "RETURNING set_config('lock_timeout', current_setting('lockkit.before
 """For PostgreSQL: an empty text which, when it is computed, limits the waits of its statement, and
 a clause that restores the old limit. Separate statements would add half the time of an INSERT."""
 
+MOST_MS = 2**31 - 1
 LEAST_MS = 100  # with less, PostgreSQL may give up on a free key: a table grows under a lock
 LOCK_NOT_AVAILABLE, DIVISION_BY_ZERO = "55P03", "22012"
 LOCK_WAIT_TIMEOUT, DEADLOCK, RUNNING = 1205, 1213, str(RecordState.RUNNING)
@@ -135,7 +136,7 @@ def insert(database: Database, record: Record, *, replaces: bool, wait: float) -
     """
     said, values = _statements_of(database), _values(record)
     if database.vendor == "postgresql":
-        values = (str(max(round(wait * 1000), LEAST_MS)), *values)
+        values = (str(min(max(round(wait * 1000), LEAST_MS), MOST_MS)), *values)
     steps = [(said.insert, values)]
     if replaces:  # only an expired row, because another request may have been quicker
         steps.insert(0, (said.expired, (record.key,)))
@@ -210,9 +211,10 @@ def _bounded(database: Database, seconds: float) -> Iterator[None]:
         yield
         return
     name, most = "innodb_lock_wait_timeout", max(int(seconds), 1)
-    back = (f"SET SESSION {name} = @lockkit_wait", ())
-    database.run((f"SET @lockkit_wait = @@SESSION.{name}, SESSION {name} = {most}", ()))
+    before = f"COALESCE(@lockkit_wait, @@SESSION.{name})"  # an interrupt may come before the first
+    back = (f"SET SESSION {name} = {before}, @lockkit_wait = NULL", ())
     try:
+        database.run((f"SET @lockkit_wait = @@SESSION.{name}, SESSION {name} = {most}", ()))
         yield
     except BaseException:
         with suppress(Exception):  # the connection is gone, and the limit with it

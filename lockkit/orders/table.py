@@ -14,6 +14,9 @@ from lockkit.orders.rows import COLUMNS, TABLE, Database, clock_of, forget, mark
 PAGE = 500
 """Rows that are looked at in one transaction."""
 
+MOST = 10_000
+"""Rows that are deleted in one transaction: databases limit the parameters of a statement."""
+
 
 class Table(ABC):
     """The table of records in one database of the application."""
@@ -30,12 +33,15 @@ class Table(ABC):
             with self.begin() as database:
                 key, now = quoted(database.vendor, "key"), clock_of(database.vendor)
                 expired = f"expires <= {now} AND version <= %s"
-                first = f"WHERE {expired} ORDER BY expires LIMIT {batch:d}"
-                found = database.run((f"SELECT {key} FROM {TABLE} {first}", (VERSION,)))
-                keys = [row[0] for row in found]
-                some = f"DELETE FROM {TABLE} WHERE {key} IN ({marks(keys)}) AND {expired}"
-                deleted = database.run((some, (*keys, VERSION))) if keys else 0
-            if not keys:
+                first = f"WHERE {expired} ORDER BY expires LIMIT {min(batch, MOST):d}"
+                if database.vendor in ("mysql", "mariadb"):  # in two steps, the second may conflict
+                    found = deleted = database.run((f"DELETE FROM {TABLE} {first}", (VERSION,)))
+                else:
+                    found = database.run((f"SELECT {key} FROM {TABLE} {first}", (VERSION,)))
+                    keys = [row[0] for row in found]
+                    some = f"DELETE FROM {TABLE} WHERE {key} IN ({marks(keys)}) AND {expired}"
+                    deleted = database.run((some, (*keys, VERSION))) if keys else 0
+            if not found:
                 return
             yield deleted
 
