@@ -14,6 +14,7 @@ The adapter adds transactions, the response class, and the moment of the release
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -138,12 +139,18 @@ class ViewLock(Generic[OnBusy]):
         """Raise ConfigurationError if this does not decorate a view, but is called as one.
 
         That happens with ``lock_view(page)`` in a route, or with ``@lock_view`` above an object
-        that hides the view's function. The view is then taken for a name.
+        that hides the view's function. The view is then taken for a name. Also if it decorates a
+        generator: Django Ninja and Flask make a streaming body of that.
         """
         if args or kwargs or not callable(view):
             raise ConfigurationError(
                 f"lock_view needs the name of a lock, and then the view: write "
                 f"@lock_view({EXAMPLE!r}) above the view, or lock_view({EXAMPLE!r})(view)"
+            )
+        if inspect.isgeneratorfunction(view) or inspect.isasyncgenfunction(view):
+            raise ConfigurationError(
+                f"{view!r} is a generator, so it would run after the release of its lock_view: "
+                f"take the lock by hand in its body"
             )
 
     def names_for(self, request: RequestView, /, *args: Any, **kwargs: Any) -> list[str]:

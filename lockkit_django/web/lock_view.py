@@ -13,7 +13,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from types import CoroutineType
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, Never, TypeVar, cast
 
 from asgiref.sync import sync_to_async
@@ -49,6 +49,8 @@ LENT = "_lockkit_lent"
 
 STAYS = "_lockkit_stays"
 """Attribute of a request: a lock_view has saved something, or may have, that stays saved."""
+
+GENERATORS = (GeneratorType, AsyncGeneratorType)
 
 PATIENCE = 5.0
 """Seconds that an async view's lock is held after its end, while a query that the view gave up
@@ -225,11 +227,16 @@ class _Call:
     async def answer(self) -> Any:
         response = self.view(*self._args, **self.kwargs)
         if not self.in_thread:
-            return await value(response)
-        if isinstance(response, CoroutineType):  # it would run after the release
+            response = await value(response)
+        elif isinstance(response, CoroutineType):  # it would run after the release
             response.close()
             raise ConfigurationError(
                 "lock_view is above a decorator that hides an async view: swap them"
+            )
+        if isinstance(response, GENERATORS):
+            raise ConfigurationError(
+                "a view below lock_view returned a generator, which would run after the release: "
+                "take the lock by hand in the generator's body"
             )
         return response
 

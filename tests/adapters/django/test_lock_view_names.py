@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from urllib.parse import unquote
 
@@ -248,6 +250,35 @@ def test_a_hidden_coroutine_is_refused_before_it_runs() -> None:
     with pytest.raises(ConfigurationError, match="hides an async view"):
         lock_view("a")(unwrapped(view))(factory.get("/"))
     assert not ran
+
+
+def streamed(request: HttpRequest) -> Iterator[str]:
+    raise AssertionError
+    yield ""
+
+
+async def streamed_async(request: HttpRequest) -> AsyncIterator[str]:
+    raise AssertionError
+    yield ""
+
+
+@pytest.mark.parametrize("view", [streamed, streamed_async, functools.partial(streamed)])
+def test_a_generator_is_refused_because_it_would_run_after_the_release(view: Any) -> None:
+    """Django Ninja makes a streaming response of it."""
+    with pytest.raises(ConfigurationError, match=r"is a generator.*by hand in its body"):
+        lock_view("a")(view)
+
+
+@pytest.mark.parametrize("view", [streamed, streamed_async])
+async def test_a_generator_that_a_view_returns_is_refused_before_it_runs(view: Any) -> None:
+    async def returning(request: HttpRequest) -> Any:
+        return view(request)
+
+    with pytest.raises(ConfigurationError, match="returned a generator"):
+        lock_view("a")(unwrapped(view))(factory.get("/"))
+    with pytest.raises(ConfigurationError, match="returned a generator"):
+        await lock_view("a")(returning)(factory.get("/"))
+    assert not list(locks["default"].holders())
 
 
 @pytest.mark.django_db

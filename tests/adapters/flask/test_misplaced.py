@@ -13,7 +13,7 @@ import lockkit
 from lockkit_flask import idempotent, lock_view, locked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     MakeApp = Callable[..., Flask]
 
@@ -127,3 +127,13 @@ def test_a_name_may_still_be_a_function(app: Flask) -> None:
         return sku
 
     assert app.test_client().get("/a").text == "a"
+
+
+def test_lock_view_above_a_generator_is_an_error_and_not_a_view_without_a_lock() -> None:
+    """Flask sends it as a streaming body, which runs after the end of the request."""
+    with pytest.raises(lockkit.ConfigurationError, match=r"is a generator.*by hand in its body"):
+
+        @lock_view("stock")
+        def deduct() -> Iterator[str]:
+            raise AssertionError
+            yield ""
