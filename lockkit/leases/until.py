@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 InAtomic: TypeAlias = Literal["refuse", "allow"]
 Until: TypeAlias = Literal["commit"]
 
-NUMBERED = "SELECT pg_current_xact_id_if_assigned() IS NOT NULL"
-"""Whether the transaction has changed anything or locked a row: PostgreSQL then numbers it."""
+WRITES = """SELECT pg_current_xact_id_if_assigned() IS NOT NULL OR EXISTS (
+SELECT FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'relation'
+AND mode NOT IN ('AccessShareLock', 'SIReadLock'))"""
+"""Whether a transaction of PostgreSQL has changed or locked anything. Most of these are numbered
+then; those that have locked a table, written to a foreign one or drawn a number are not."""
 
 
 class InAtomicOptions(TypedDict, total=False):

@@ -3,7 +3,8 @@
 lockkit asks the database whether an open transaction has changed anything. It asks only when a lock
 is asked for, so other queries cost nothing. If a database cannot tell, that counts as yes:
 
-- PostgreSQL knows of every change and every locked row.
+- PostgreSQL knows of every change, every locked row and every locked table.
+  Limit: it does not tell of SET LOCAL, NOTIFY and advisory locks.
 - SQLite counts the rows that a connection has changed. The number is noted when a request begins.
   Limit: changes of the schema are not counted.
 - MariaDB tells whether a transaction has begun, even by a read.
@@ -27,7 +28,7 @@ from django.core.signals import request_started
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from lockkit.leases.until import NUMBERED
+from lockkit.leases.until import WRITES
 from lockkit.model.errors import OpenTransaction
 
 NOTED = "_lockkit_noted"
@@ -141,7 +142,7 @@ def _has_hooks(connection: BaseDatabaseWrapper) -> bool:
 def has_written(connection: BaseDatabaseWrapper) -> bool:
     """Whether a ROLLBACK of its open transaction would lose anything."""
     if connection.vendor == "postgresql":
-        return not _is_of_test(connection) and bool(asked(connection, NUMBERED)[0])
+        return not _is_of_test(connection) and bool(asked(connection, WRITES)[0])
     if connection.vendor == "sqlite":
         return _has_changed_rows(connection)
     if connection.vendor == "mysql" and connection.mysql_is_mariadb:  # type: ignore[attr-defined]

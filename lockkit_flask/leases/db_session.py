@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from flask import appcontext_pushed, current_app, has_app_context
 
-from lockkit.leases.until import NUMBERED
+from lockkit.leases.until import WRITES
 from lockkit.model.errors import OpenTransaction
 
 if TYPE_CHECKING:
@@ -51,9 +51,6 @@ _NOTE = "lockkit.note"  # key of a session's ``info``: the listener that notes t
 _MOST_SAID = 10_000_000  # characters
 _CHANGED = "has changes or locked rows that are not committed"
 _LOCKED = "has locked rows"
-_WRITES = f"""{NUMBERED} OR EXISTS (
-SELECT FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'relation'
-AND mode NOT IN ('AccessShareLock', 'SIReadLock'))"""  # not numbered: foreign tables, LOCK TABLE
 _START = r"(?>[\s(]|--[^\n]*\n|/\*(?!!)(?s:.*?)\*/)*+"  # MySQL executes /*!…*/
 _PLAN = r"explain\b(?!(?s:.*)\banaly[sz]e\b)"  # ANALYZE executes it
 _HARMLESS = r"(select|with|show|set|pragma|values|begin|savepoint|release|rollback)\b"
@@ -218,7 +215,7 @@ def _has_written(session: Session, connection: Connection, begun: object) -> boo
         return False
     try:
         if connection.dialect.name == "postgresql":
-            return bool(connection.exec_driver_sql(_WRITES).scalar())
+            return bool(connection.exec_driver_sql(WRITES).scalar())
         driver: Any = connection.connection.driver_connection
         return bool(driver.in_transaction)
     except SQLAlchemyError:  # such as: an earlier statement has failed

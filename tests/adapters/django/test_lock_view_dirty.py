@@ -10,10 +10,13 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from django.core.handlers.base import BaseHandler
 from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory, override_settings
-from django_project.dirty import OF_POSTGRESQL, READS, WRITES
+from django.urls import ResolverMatch
+from django.views import View
+from django_project.dirty import BEFORE, OF_POSTGRESQL, READS, WRITES
 from django_project.servers import KINDS, place
 from django_project.shop.models import Sale
 from orders_django import mysql
@@ -67,6 +70,35 @@ def test_what_was_changed_before_the_lock_is_not_committed_by_it(what: str, usin
 def test_postgresql_knows_of_what_no_statement_tells(what: str, using: str) -> None:
     refused(f"/dirty/{using}/{what}")
     assert skus(using) == ["first"]
+
+
+class OfTenant(View):
+    """``SET LOCAL`` ends with its transaction, and PostgreSQL does not tell that it was said."""
+
+    def dispatch(self, request: HttpRequest) -> Any:
+        with connections["served"].cursor() as cursor:
+            cursor.execute("SET LOCAL app.tenant = '7'")
+        return super().dispatch(request)
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        with connections["served"].cursor() as cursor:
+            cursor.execute("SELECT current_setting('app.tenant', true)")
+            return HttpResponse(cursor.fetchone()[0])
+
+
+@pytest.mark.parametrize("using", ["postgresql"], indirect=True)
+@pytest.mark.parametrize(("where", "tenant"), [("view", b"7"), ("method", b"")])
+def test_a_setting_of_the_transaction_is_kept_by_a_lock_above_it_only(
+    where: str, tenant: bytes, using: str
+) -> None:
+    lock = lock_view("stock")
+    if where == "view":
+        view: Any = lock(OfTenant.as_view())
+    else:
+        view = type("Locked", (OfTenant,), {"post": lock(OfTenant.post)}).as_view()
+    request = RequestFactory().post("/")
+    request.resolver_match = ResolverMatch(view, (), {})
+    assert BaseHandler().make_view_atomic(view)(request).content == tenant
 
 
 @pytest.mark.parametrize("using", ["sqlite", "postgresql"], indirect=True)
@@ -146,6 +178,20 @@ def test_without_autocommit_a_lease_until_the_commit_is_kept_by_another_lock(usi
     connection.commit()
     with locks["default"].lock("stock"):
         assert lease.released
+    connection.rollback()
+    connection.set_autocommit(True)
+
+
+@pytest.mark.parametrize("using", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("what", OF_POSTGRESQL)
+def test_without_autocommit_what_no_statement_tells_is_not_rolled_back(
+    what: str, using: str
+) -> None:
+    connection = connections[using]
+    connection.set_autocommit(False)
+    BEFORE[what](using)
+    with pytest.raises(OpenTransaction, match="commit or roll it back"):
+        locks["default"].lock("stock").acquire()
     connection.rollback()
     connection.set_autocommit(True)
 

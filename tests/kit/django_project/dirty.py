@@ -53,6 +53,9 @@ OF_POSTGRESQL: dict[str, Before] = {
     "locks-rows": _execute("SELECT 1 FROM shop_sale FOR UPDATE"),
     "cte-writes": _execute("WITH a AS (DELETE FROM shop_sale RETURNING 1) SELECT * FROM a"),
     "function-writes": _execute("SELECT sell()"),
+    "locks-table": _execute("LOCK TABLE shop_sale IN EXCLUSIVE MODE"),
+    "is-not-numbered": _execute("INSERT INTO shop_sale SELECT * FROM shop_sale WHERE false"),
+    "draws-a-number": _execute("SELECT nextval('shop_sale_id_seq')"),
 }
 KEEPS: dict[str, Before] = {
     "keeps-a-lease": lambda _: locks["default"].lock("shop", until="commit").acquire(),
