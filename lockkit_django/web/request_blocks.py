@@ -130,8 +130,24 @@ class request_blocks_suspended:  # noqa: N801  for ``with``
         for connection, block in reversed(self._blocks):
             if is_aborted(connection):  # that of an order is still open, and takes no SAVEPOINT
                 connection.needs_rollback = True
-            block.__enter__()
+            with _deferred(connection):
+                block.__enter__()
             note_changes(connection)
+
+
+@contextmanager
+def _deferred(connection: Any) -> Iterator[None]:
+    """On SQLite, have BEGIN take no lock, whatever ``transaction_mode`` says: what the view has
+    saved is committed, and an error of waiting for the next writer would be answered instead."""
+    if connection.vendor != "sqlite":
+        yield
+        return
+    mode = connection.transaction_mode
+    connection.transaction_mode = None
+    try:
+        yield
+    finally:
+        connection.transaction_mode = mode
 
 
 def _belongs_to(request: HttpRequest, connection: BaseDatabaseWrapper, block: object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -106,6 +107,28 @@ def test_a_failing_view_is_rolled_back_before_the_release(
 def test_without_atomic_requests_a_failing_view_keeps_what_it_did(kind: str) -> None:
     with pytest.raises(Broken):
         Client().post(f"/{kind}/A1?fail=1")
+    assert Sale.objects.count() == 1
+
+
+@pytest.mark.parametrize("kind", ["method", "api-method", "nested"])
+def test_on_sqlite_a_view_that_has_committed_does_not_wait_for_the_next_writer(
+    kind: str, atomic_requests: None
+) -> None:
+    """Though the transaction of ATOMIC_REQUESTS around it begins again, with IMMEDIATE."""
+    other = sqlite3.connect(connections["default"].settings_dict["NAME"])
+
+    def write(event: str, name: str) -> None:
+        if event == "release" and not other.in_transaction:
+            other.execute("BEGIN IMMEDIATE")
+
+    SpyBackend.observers.append(write)
+    try:
+        assert Client().post(f"/{kind}/A1").status_code == 200
+        assert other.in_transaction
+    finally:
+        other.close()
+    with transaction.atomic():
+        assert connections["default"].transaction_mode == "IMMEDIATE"
     assert Sale.objects.count() == 1
 
 
