@@ -28,7 +28,7 @@ from lockkit_django.conf import view_settings
 from lockkit_django.leases.client import alocks, give_back_from_loop, has_own_thread, locks
 from lockkit_django.leases.transactions import note_each_request
 from lockkit_django.web.refusals import drf_exception, refused, rendered
-from lockkit_django.web.request import RequestView, http_request, request_and_rest
+from lockkit_django.web.request import STAYS, RequestView, http_request, request_and_rest
 from lockkit_django.web.request_blocks import (
     Exempt,
     around,
@@ -46,9 +46,6 @@ OnBusy = Callable[[Any, AcquireTimeout], Any]
 
 LENT = "_lockkit_lent"
 """Attribute of a request: the leases of all lock_views around it, the outermost first."""
-
-STAYS = "_lockkit_stays"
-"""Attribute of a request: a lock_view has saved something, or may have, that stays saved."""
 
 GENERATORS = (GeneratorType, AsyncGeneratorType)
 
@@ -162,7 +159,7 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
         finally:
             vars(call.http).update(before)
             if stays:
-                setattr(call.http, STAYS, True)
+                setattr(call.http, STAYS, bool(aliases) or getattr(call.http, STAYS, False))
         idle = not call.in_thread and has_own_thread()  # the view may have given up a query
         await call.give_back(lease, when_idle=idle, patience=PATIENCE)
         return response

@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 from functools import partial
 from http import HTTPStatus
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+from django.core.handlers.base import BaseHandler
 from django.http import HttpRequest, HttpResponse
 from django.template import TemplateDoesNotExist, loader
 from django.utils.deprecation import MiddlewareMixin
@@ -18,10 +20,18 @@ from django.utils.translation import get_language
 from lockkit.web.refusal import Refusal, log_refusal, refusal_of_uncaught
 from lockkit_django.conf import kept, view_settings
 from lockkit_django.leases.transactions import is_of_hook
-from lockkit_django.web.request import http_request
+from lockkit_django.web.request import STAYS, http_request
 
 if TYPE_CHECKING:
     from rest_framework.exceptions import APIException
+
+HANDLERS = {
+    BaseHandler._get_response.__code__,  # type: ignore[attr-defined]  # Django's stubs omit it
+    BaseHandler._get_response_async.__code__,  # type: ignore[attr-defined]
+}
+
+SAFE = ("GET", "HEAD")
+"""Methods of requests that change nothing: they may be sent again after any error."""
 
 
 def refused(request: HttpRequest, refusal: Refusal, why: Exception) -> HttpResponse:
@@ -59,16 +69,28 @@ class LockErrors(MiddlewareMixin):
 
     An ``AcquireTimeout`` or ``LockHeld`` that a view does not catch is answered with 423 and
     Retry-After, a ``BackendUnavailable`` with 503; without this middleware they are 500. Put it
-    before IdempotentOrderMiddleware. ATOMIC_REQUESTS has rolled back by then. An error in a hook of
-    ``on_commit`` stays 500: what the view has saved is committed. A ``process_exception`` of
-    a middleware below this one goes first, and so does an EXCEPTION_HANDLER of DRF.
+    before IdempotentOrderMiddleware. ATOMIC_REQUESTS has rolled back by then. An error after its
+    COMMIT stays 500: in a hook of ``on_commit``, when Django renders the response (unless it
+    answers a GET), and after a lock_view inside the view. A ``process_exception`` of a middleware
+    below this one goes first, and so does an EXCEPTION_HANDLER of DRF.
     """
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
-        if is_of_hook(error):
+        if is_of_hook(error) or getattr(request, STAYS, False) or _is_too_late(request, error):
             return None  # a client that tries again would do it twice
         refusal = refusal_of_uncaught(error, view_settings().busy_status)
         return None if refusal is None else refused(request, refusal, error)
+
+
+def _is_too_late(request: HttpRequest, error: Exception) -> bool:
+    """Whether the view has returned, so that its COMMIT has gone before: Django has a response,
+    and was about to render it."""
+    if request.method in SAFE:
+        return False
+    for frame, _ in walk_tb(error.__traceback__):
+        if frame.f_code in HANDLERS:
+            return frame.f_locals.get("response") is not None
+    return False
 
 
 def drf_exception(request: Any, refusal: Refusal, why: Exception) -> APIException:

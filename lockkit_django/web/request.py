@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLease
     from lockkit.leases.client import Lease
 
+STAYS = "_lockkit_stays"
+"""Attribute of a request: a lock_view has saved something, or may have, that stays saved. True if
+it was in a transaction that lock_view has committed."""
+
 
 class LockedRequest(HttpRequest):
     """For annotations: the request of a view below ``@lock_view``."""

@@ -13,6 +13,8 @@ import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
+from django.template import engines
+from django.template.response import TemplateResponse
 from django.test import AsyncClient, Client, override_settings
 from django.urls import path
 from django_project.shop.models import Sale
@@ -61,6 +63,30 @@ def in_a_hook(request: HttpRequest) -> HttpResponse:
 @lock_view("sales")
 def in_a_hook_of_a_locked_view(request: HttpRequest) -> HttpResponse:
     return in_a_hook(request)
+
+
+def renders(request: HttpRequest) -> TemplateResponse:
+    """Its template asks for the lock, after the COMMIT of ATOMIC_REQUESTS."""
+    Sale.objects.create(sku="A1")
+    late = {"late": lambda: by_hand(request).content}
+    return TemplateResponse(request, engines["django"].from_string("{{ late }}"), late)
+
+
+def render(request: HttpRequest) -> HttpResponse:
+    Sale.objects.create(sku="A1")
+    with locks["default"].lock(NAME, timeout=0, until="commit"):
+        return HttpResponse("got it")
+
+
+@lock_view("sales")
+def sells(request: HttpRequest) -> HttpResponse:
+    Sale.objects.create(sku="A1")
+    return HttpResponse("sold")
+
+
+def sells_first(request: HttpRequest) -> HttpResponse:
+    sells(request)
+    return render(request)
 
 
 @lock_view(NAME, kind="reentrant")
@@ -114,6 +140,9 @@ VIEWS = [
     down,
     in_a_hook,
     in_a_hook_of_a_locked_view,
+    renders,
+    render,
+    sells_first,
     *(AGAIN := [again_reentrant, again_in_its_thread, again_in_a_task, again_in_a_loop]),
 ]
 
@@ -171,6 +200,34 @@ def test_after_the_commit_nobody_is_told_to_try_again(view: Any, atomic_requests
     with locks["default"].lock(NAME):
         response = Client(raise_request_exception=False).post(f"/{view.__name__}")
     assert (response.status_code, Sale.objects.count()) == (500, 1)
+
+
+def post(view: str, *, asgi: bool) -> Any:
+    if not asgi:
+        return Client(raise_request_exception=False).post(f"/{view}")
+    return async_to_sync(AsyncClient(raise_request_exception=False).post)(f"/{view}")
+
+
+@pytest.mark.parametrize("asgi", [False, True])
+@pytest.mark.parametrize("view", [renders, sells_first])
+def test_nor_if_a_lock_is_asked_for_after_it(view: Any, asgi: bool, atomic_requests: None) -> None:
+    with locks["default"].lock(NAME):
+        response = post(view.__name__, asgi=asgi)
+    assert (response.status_code, Sale.objects.count()) == (500, 1)
+    assert post(view.__name__, asgi=asgi).status_code == 200
+
+
+@pytest.mark.parametrize("asgi", [False, True])
+def test_before_it_they_are(asgi: bool, atomic_requests: None) -> None:
+    with locks["default"].lock(NAME):
+        response = post(render.__name__, asgi=asgi)
+    assert (response.status_code, Sale.objects.count()) == (423, 0)
+
+
+@pytest.mark.parametrize("method", ["get", "head"])
+def test_a_page_whose_template_asks_for_a_lock_may_be_asked_for_again(method: str) -> None:
+    with locks["default"].lock(NAME):
+        assert getattr(Client(), method)("/renders").status_code == 423
 
 
 def test_a_lost_lease_stays_an_error() -> None:
