@@ -144,7 +144,7 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
         stays = not aliases  # no ROLLBACK can take back what the view has done
         try:
             with atomic_blocks(call.http, aliases, durable=True) if aliases else nullcontext():
-                response = await call.response()
+                response = await call.response(aliases)
                 looks = True  # at the leases, for the last time before a COMMIT
                 for each in (*before[LENT], lease) if aliases else (lease,):
                     each.check()
@@ -175,7 +175,8 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
         before = call.lend(lease)
         try:
             with atomic_blocks(call.http, blocks, durable=False):
-                return call.pending.last_look(await call.response(), blocks)
+                response = await call.response([*blocks, *filter(None, [call.pending.database])])
+                return call.pending.last_look(response, blocks)
         finally:
             vars(call.http).update(before)
 
@@ -237,12 +238,13 @@ class _Call:
             )
         return response
 
-    async def response(self) -> Any:
-        """What the view returns, rendered: templates may query."""
+    async def response(self, aliases: Sequence[str]) -> Any:
+        """What the view returns, rendered: templates may query. ``aliases``: the databases whose
+        transactions are open around it."""
         response = await self.answer()
         if not callable(getattr(response, "render", None)):
             return response
-        return await self.do(rendered, self.request, response)
+        return await self.do(rendered, self.request, response, aliases)
 
     async def give_back(
         self, lease: Any, *, when_idle: bool = False, patience: float | None = None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.handlers.base import BaseHandler
+from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from django.template import TemplateDoesNotExist, loader
 from django.utils.deprecation import MiddlewareMixin
@@ -19,10 +20,12 @@ from django.utils.translation import get_language
 
 from lockkit.web.refusal import Refusal, log_refusal, refusal_of_uncaught
 from lockkit_django.conf import kept, view_settings
-from lockkit_django.leases.transactions import is_of_hook
+from lockkit_django.leases.transactions import is_of_hook, is_rolled_back
 from lockkit_django.web.request import STAYS, http_request
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rest_framework.exceptions import APIException
 
 HANDLERS = {
@@ -117,14 +120,17 @@ def drf_exception(request: Any, refusal: Refusal, why: Exception) -> APIExceptio
     return error
 
 
-def rendered(request: Any, response: Any) -> Any:
+def rendered(request: Any, response: Any, aliases: Iterable[str] = ()) -> Any:
     """Render a response now, because Django would do so after the lock is released. Rendering may
     query the database, and it may fail.
 
     A response that something may still change is returned as it is: if there is a middleware with
-    process_template_response, or the DRF view has a finalize_response of its own.
+    process_template_response, or the DRF view has a finalize_response of its own. So is one that
+    needs a transaction of these databases which must be rolled back: Django renders it afterwards.
     """
     if not callable(getattr(response, "render", None)) or _template_response_middleware():
+        return response
+    if any(is_rolled_back(connections[alias]) for alias in aliases):
         return response
     if request is not http_request(request) and not _finalized(request, response):
         return response
