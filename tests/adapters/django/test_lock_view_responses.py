@@ -14,6 +14,7 @@ from django.template import engines
 from django.template.response import TemplateResponse
 from django.test import Client, override_settings
 from django.urls import path
+from django.utils.deprecation import MiddlewareMixin
 from django.views import View
 from django_project.shop.models import Sale
 from rest_framework.exceptions import ValidationError
@@ -64,7 +65,25 @@ class Api(APIView):
         raise ValidationError("sold out")
 
 
+@locked
+def shown(request: HttpRequest) -> TemplateResponse:
+    return page(request)
+
+
+def add(response: Any) -> Any:
+    response.context_data["added"] = "added"
+    return response
+
+
+class Adds(MiddlewareMixin):
+    def process_template_response(self, request: HttpRequest, response: Any) -> Any:
+        return add(response)
+
+
 VIEWS = {
+    "shown": shown,
+    "above": lambda request: add(shown(request)),
+    "below": locked(lambda request: add(page(request))),
     "form": locked(form),
     "method": Form.as_view(),
     "api": locked(Api.as_view()),
@@ -86,3 +105,15 @@ def test_after_a_rollback_a_response_may_query_as_without_the_lock(view: str, st
     response = Client().post(f"/{view}")
     assert (response.status_code, response.content.strip()) == (status, b"0")
     assert Sale.objects.count() == 0
+
+
+@pytest.mark.parametrize(("view", "said"), [("above", "0"), ("below", "0 added")])
+def test_a_response_is_rendered_before_a_decorator_above_the_lock_changes_it(
+    view: str, said: str
+) -> None:
+    assert Client().get(f"/{view}").content.decode().strip() == said
+
+
+def test_a_middleware_that_changes_responses_gets_them_before() -> None:
+    with override_settings(MIDDLEWARE=[f"{Adds.__module__}.{Adds.__name__}"]):
+        assert Client().get("/shown").content == b"0 added"
