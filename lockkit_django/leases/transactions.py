@@ -146,7 +146,7 @@ def has_written(connection: BaseDatabaseWrapper) -> bool:
     if connection.vendor == "sqlite":
         return _has_changed_rows(connection)
     if connection.vendor == "mysql" and connection.mysql_is_mariadb:  # type: ignore[attr-defined]
-        return bool(asked(connection, "SELECT @@in_transaction")[0])
+        return not _is_of_test(connection) and bool(asked(connection, "SELECT @@in_transaction")[0])
     return True
 
 

@@ -135,6 +135,17 @@ def test_in_a_testcase_the_hooks_of_the_test_are_in_nobodys_way(
     assert hooks == [list]
 
 
+@pytest.mark.parametrize("using", ["postgresql", "mysql"], indirect=True)
+def test_in_a_testcase_the_transaction_of_the_test_is_in_nobodys_way(using: str) -> None:
+    around = transaction.atomic(using)
+    around._from_testcase = True
+    with around:
+        Sale.objects.using(using).create(sku="of the test")
+        assert Client().post(f"/dirty/{using}/reads").content == b"True"
+        assert skus(using) == ["first", "of the test", "view"]
+        transaction.set_rollback(True, using)
+
+
 def test_a_transaction_that_is_to_be_rolled_back_is_not_committed(using: str) -> None:
     refused(f"/dirty/{using}/marks", "a rollback that is due")
     assert skus(using) == ["first"]
