@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, Never, TypeVar, cast
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import iscoroutinefunction, sync_to_async
 
 from lockkit.leases.lease import give_back, result_of, value
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
@@ -242,9 +242,11 @@ class _Call:
         """What the view returns, rendered: templates may query. ``aliases``: the databases whose
         transactions are open around it."""
         response = await self.answer()
-        if not callable(getattr(response, "render", None)):
+        render = getattr(response, "render", None)
+        later = self.in_thread and iscoroutinefunction(render)  # no thread can await it
+        if later or not callable(render):
             return response
-        return await self.do(rendered, self.request, response, aliases)
+        return await value(await self.do(rendered, self.request, response, aliases))
 
     async def give_back(
         self, lease: Any, *, when_idle: bool = False, patience: float | None = None

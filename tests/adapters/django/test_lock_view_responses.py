@@ -8,11 +8,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from django.db import IntegrityError
-from django.http import HttpRequest
+from asgiref.sync import async_to_sync
+from django.db import IntegrityError, connections
+from django.http import HttpRequest, HttpResponse
 from django.template import engines
 from django.template.response import TemplateResponse
-from django.test import Client, override_settings
+from django.test import AsyncClient, Client, override_settings
 from django.urls import path
 from django.utils.deprecation import MiddlewareMixin
 from django.views import View
@@ -21,7 +22,7 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.renderers import BaseRenderer
 from rest_framework.views import APIView
 
-from lockkit_django import lock_view
+from lockkit_django import alocks, lock_view
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("atomic_requests")]
 
@@ -70,6 +71,25 @@ def shown(request: HttpRequest) -> TemplateResponse:
     return page(request)
 
 
+class Awaited(HttpResponse):
+    """Its ``render`` is a coroutine function, which Django awaits."""
+
+    async def render(self) -> HttpResponse:
+        found = await Sale.objects.acount()
+        held = await alocks["default"].inspect("sales") is not None
+        return HttpResponse(f"{found} {held}")
+
+
+@locked
+async def awaited(request: HttpRequest) -> HttpResponse:
+    return Awaited()
+
+
+@locked
+def awaited_later(request: HttpRequest) -> HttpResponse:
+    return Awaited()
+
+
 def add(response: Any) -> Any:
     response.context_data["added"] = "added"
     return response
@@ -82,6 +102,8 @@ class Adds(MiddlewareMixin):
 
 VIEWS = {
     "shown": shown,
+    "awaited": awaited,
+    "awaited-later": awaited_later,
     "above": lambda request: add(shown(request)),
     "below": locked(lambda request: add(page(request))),
     "form": locked(form),
@@ -117,3 +139,15 @@ def test_a_response_is_rendered_before_a_decorator_above_the_lock_changes_it(
 def test_a_middleware_that_changes_responses_gets_them_before() -> None:
     with override_settings(MIDDLEWARE=[f"{Adds.__module__}.{Adds.__name__}"]):
         assert Client().get("/shown").content == b"0 added"
+
+
+@pytest.mark.parametrize(("view", "held"), [("awaited", "True"), ("awaited-later", "False")])
+def test_a_response_that_is_awaited_to_render(
+    view: str, held: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the event loop: no thread can await it, and there Django does so after the release."""
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
+    location = {"LOCATION": "memory://responses"}
+    with override_settings(LOCKKIT={"default": location}):
+        response = async_to_sync(AsyncClient().get)(f"/{view}")
+    assert response.content.decode() == f"0 {held}"
