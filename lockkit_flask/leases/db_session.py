@@ -53,9 +53,12 @@ _CHANGED = "has changes or locked rows that are not committed"
 _LOCKED = "has locked rows"
 _START = r"(?>[\s(]|--[^\n]*\n|/\*(?!!)(?s:.*?)\*/)*+"  # MySQL executes /*!…*/
 _PLAN = r"explain\b(?!(?s:.*)\banaly[sz]e\b)"  # ANALYZE executes it
-_HARMLESS = r"(select|with|show|set|pragma|values|begin|savepoint|release|rollback)\b"
-_READS = re.compile(rf"(?i){_START}({_HARMLESS}|{_PLAN})")
-_CHANGES = re.compile(rf"(?i){_START}with\b(?s:.*)\b(insert|update|delete|merge)\b")
+_HARMLESS = r"(select|with|show|set(?!\s+statement)|pragma|values|savepoint|release|rollback)\b"
+_BEGIN = r"begin(\s+\w+)?[\s;]*\Z"  # else it is a program, as of Oracle
+_READS = re.compile(rf"(?i){_START}({_HARMLESS}|{_BEGIN}|{_PLAN})")
+_VERBS = "insert|update|delete|merge|exec|execute"  # SQL Server: SET NOCOUNT ON EXEC sell
+_CHANGES = re.compile(rf"(?i){_START}(with|set)\b(?s:.*)\b({_VERBS})\b")
+_MORE = re.compile(r""";\s*[^\s'"]""")  # a second statement; none begins with a quote
 _INTO = re.compile(r"(?i)\binto\b")
 _LOCKS = re.compile(r"(?i)\bfor\s+(no\s+key\s+)?(update|(key\s+)?share)\b|\bshare\s+mode\b")
 
@@ -116,8 +119,7 @@ def end_read(name: str | None = None) -> None:
     session has written, or is about to: only the app may commit that.
     """
     what = "an order begins" if name is None else f"the lock {name!r} was asked for"
-    order = order_of_app()
-    if order is not None and order.active:
+    if (order := order_of_app()) is not None and order.active:
         raise OpenTransaction(
             f"{what} while the transaction of an order is open: it would be released before the "
             f"order commits. Have @lock_view on the view function itself, or below decorators that "
@@ -126,11 +128,9 @@ def end_read(name: str | None = None) -> None:
             f"nothing in a database",
             name=name,
         )
-    session = current_session()
-    if session is None:
+    if (session := current_session()) is None:
         return
-    why = is_to_stay(session)
-    if why:
+    if why := is_to_stay(session):
         raise OpenTransaction(
             f"{what} while db.session {why}: it would be released before others can see what is "
             f"changed. Commit or roll back first, or hold the lock until the COMMIT: "
@@ -243,7 +243,7 @@ def _order_on(connection: Connection) -> Any:
 
 def changes(sql: str) -> bool:
     """Whether a statement has changed something, or may have."""
-    if not _READS.match(sql) or _CHANGES.match(sql):
+    if not _READS.match(sql) or _CHANGES.match(sql) or _MORE.search(sql):
         return True
     return "into" in sql.lower() and _INTO.search(sql) is not None  # a search alone is slow
 

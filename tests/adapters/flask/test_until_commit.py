@@ -338,6 +338,8 @@ WROTE = {
     "into": f"SELECT seen INTO @seen FROM {USER}",
     "executed": f"/*!50000 DELETE FROM {USER} */",
     "call": "CALL sell()",
+    "program": f"BEGIN NOT ATOMIC UPDATE {USER} SET seen = 2; END",
+    "setting": f"SET STATEMENT max_statement_time = 5 FOR DELETE FROM {USER}",
 }
 LOCKED = {
     "comment": f"SELECT seen FROM {USER} FOR UPDATE /*" + "traceparent" * 20 + "*/",
@@ -349,6 +351,8 @@ HARMLESS = {
     "words": "SELECT 1 AS information_shared_into",
     "comment": "/* traced: 7 */ -- INSERT\n SELECT 1",
     "explain": f"EXPLAIN SELECT * FROM {USER}",
+    "setting": "SET @seen = 1",
+    "semicolon": f"SELECT GROUP_CONCAT(seen SEPARATOR ';') FROM {USER} ; ",
 }
 
 
@@ -367,6 +371,23 @@ def test_a_database_that_does_not_tell_is_not_asked_but_read_about(context: Flas
         db.session.connection().exec_driver_sql(sql)
         with locks["default"].lock("stock:42"):
             assert not db.session().in_transaction()
+
+
+ELSEWHERE = {
+    "several": ("SELECT 1;\n UPDATE stock SET n = 0", True),
+    "savepoint": ("SAVEPOINT a; DELETE FROM stock", True),
+    "psycopg2": ("SET LOCAL lock_timeout = '2s'; UPDATE stock SET n = 0", True),
+    "oracle": ("BEGIN shop.sell(:x); END;", True),
+    "sql server": ("SET NOCOUNT ON\nEXEC sell 42", True),
+    "begin": ("BEGIN", False),
+    "transaction": ("begin transaction;", False),
+    "level": ("SET TRANSACTION ISOLATION LEVEL READ COMMITTED;", False),
+}
+
+
+@pytest.mark.parametrize(("sql", "is_change"), ELSEWHERE.values(), ids=ELSEWHERE)
+def test_a_text_for_a_driver_that_is_not_here(sql: str, is_change: bool) -> None:
+    assert db_session.changes(sql) is is_change
 
 
 SELLS = {
@@ -622,6 +643,7 @@ UNFINISHED = {
     "explain": 'EXPLAIN (ANALYZE) DELETE FROM "order"',
     "into": 'WITH o AS (SELECT * FROM "order") SELECT * INTO TEMPORARY x FROM o',
     "cte": 'WITH o AS (DELETE FROM "order" RETURNING id) SELECT * FROM o',
+    "several": """SET LOCAL lock_timeout = '2s'; DELETE FROM "order" """,
 }
 
 
