@@ -8,7 +8,7 @@ given back after both, in whatever order things were registered, even if one of 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from flask import g, has_request_context, request
 from flask.globals import request_ctx
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from flask import Flask
 
+    from lockkit.leases.client import Lease
     from lockkit.web.view_lock import AnyLease
 
 _KEY = "_lockkit_held"
@@ -118,8 +119,10 @@ def _give_back(held: list[Held]) -> None:
         if db_session.has_writes():
             db_session.roll_back()
     finally:
-        for each in reversed(held):
-            give_back(each.lease)
+        for _, lock_view, lease in reversed(held):
+            if lock_view is None:  # a transaction that has only read goes on, and keeps it
+                cast("Lease", lease)._disown()
+            give_back(lease)
 
 
 def _all() -> list[Held]:

@@ -111,6 +111,15 @@ def until_commit() -> Callable[[], str]:
     return locked("a", until="commit")(flushing)
 
 
+def until_commit_of_nothing() -> Callable[[], str]:
+    return locked("a", until="commit")(reading)
+
+
+def reading() -> str:
+    db.session.get(User, 1)
+    return "ok"
+
+
 def flushing() -> str:
     db.session.add(Order(name="x"))
     db.session.flush()
@@ -253,6 +262,48 @@ def test_what_is_read_or_committed_is_none(shop: Flask, harmless: Callable[[], o
         db.session.add(User(id=1, name="alice"))
         db.session.commit()
     assert shop.test_client().post("/").text == "ok"
+
+
+def test_a_teardown_that_raises_keeps_no_lock_of_a_view_that_has_only_read(
+    make_shop: MakeApp,
+) -> None:
+    """Its session goes on, and another context may find it."""
+    shop = make_shop(LOCKKIT_ORDERS=None, PROPAGATE_EXCEPTIONS=True)
+    shop.teardown_appcontext(failing_once())
+    shop.add_url_rule("/", view_func=until_commit_of_nothing(), methods=["POST"])
+    with pytest.raises(ConnectionError):
+        shop.test_client().post("/")
+    with shop.app_context():
+        assert not list(locks["default"].holders())
+
+
+@pytest.mark.parametrize("make_view", [by_lock_view, until_commit, until_commit_of_nothing])
+def test_an_app_context_around_requests_keeps_no_lock_of_them(
+    shop: Flask, make_view: Callable[[], Callable[[], str]]
+) -> None:
+    shop.add_url_rule("/", view_func=make_view(), methods=["POST"])
+    shop.add_url_rule("/next", "next", lock_view("a", timeout=0)(reading), methods=["POST"])
+    with shop.app_context():
+        for path in ("/", "/next", "/"):
+            assert shop.test_client().post(path).text == "ok"
+            assert not list(locks["default"].holders())
+
+
+def test_the_end_of_a_request_leaves_the_lock_and_the_rows_of_a_test_around_it(shop: Flask) -> None:
+    """A test's session works in savepoints of a transaction of the test's own."""
+    shop.add_url_rule("/", view_func=until_commit_of_nothing(), methods=["POST"])
+    with shop.app_context(), db.engine.connect() as outer, outer.begin() as around:
+        session = db.session()
+        session.join_transaction_mode = "create_savepoint"
+        session.connection(bind_arguments={"bind": outer})
+        with locks["default"].lock("of the test", until="commit"):
+            session.add(Order(name="flushed"))
+            session.flush()
+        assert shop.test_client().post("/").text == "ok"
+        assert [held.name for held in locks["default"].holders()] == ["of the test"]
+        assert outer.scalars(sa.select(Order.name)).all() == ["flushed"]
+        session.rollback()
+        around.rollback()
 
 
 def test_an_app_context_around_the_request_drops_what_was_not_committed(shop: Flask) -> None:
