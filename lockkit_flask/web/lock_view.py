@@ -81,9 +81,11 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
 
     def enter(self) -> AnyLease:
         """Acquire the lock until the current request, or its order, has ended. Raises
-        AcquireTimeout, or the HTTP exception of another refusal."""
+        AcquireTimeout, the HTTP exception of another refusal, or LeaseLost if the request has
+        lost it."""
         found = request_leases.held_by(self)
-        if found is not None:  # taken before the transaction of an order
+        if found is not None:  # taken before an order began, or by an earlier call of the view
+            found.check()
             return found
         locks = app_locks()
         try:

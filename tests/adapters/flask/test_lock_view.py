@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import threading
 import uuid
@@ -483,6 +484,33 @@ def test_a_lost_lease_is_an_error_and_not_a_success(app: Flask) -> None:
         return "done"
 
     assert app.test_client().post("/").status_code == 500
+
+
+def test_a_view_is_not_entered_again_under_its_lost_lease(app: Flask) -> None:
+    runs = []
+
+    def again(view: Callable[[], str]) -> Callable[[], str]:
+        @functools.wraps(view)
+        def retried() -> str:
+            with pytest.raises(lockkit.LeaseLost):
+                view()
+            return view()
+
+        return retried
+
+    @app.post("/")
+    @again
+    @lock_view("a")
+    def view() -> str:
+        runs.append(1)
+        lease = current_lease()
+        locks["default"].break_("a", fence=lease.fencing_token)
+        with pytest.raises(lockkit.LeaseLost):
+            lease.extend()
+        return "done"
+
+    assert app.test_client().post("/").status_code == 500
+    assert runs == [1]
 
 
 def test_requests_in_threads_exclude_one_another(make_app: MakeApp) -> None:
