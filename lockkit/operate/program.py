@@ -10,6 +10,7 @@ the store has fencing tokens.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import signal
 import subprocess
@@ -137,7 +138,9 @@ def _standing_by(name: str, words: list[str], console: Console) -> Iterator[_Pro
     if is_main_thread() and signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else its exit status would be lost
     with _guarded() as (guard, group):
-        reading, writing = os.pipe()
+        low, writing = os.pipe()
+        reading = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 3)  # 0 would be the program's input
+        os.close(low)
         with open(writing, "wb", buffering=0) as pipe:
             told = ["/bin/sh", "-c", STAND_BY, f"/dev/fd/{reading}", *words]
             environment = {**os.environ, "LOCKKIT_NAME": name}

@@ -103,6 +103,14 @@ def test_values_that_make_no_sense_are_usage_errors(
     assert option.strip("-") in ended.err
 
 
+def test_a_job_without_a_standard_input_gives_the_program_none(url: str) -> None:
+    """It must not wait for the end of a pipe of ours instead."""
+    program = python("import os\ntry: os.fstat(0)\nexcept OSError: print('closed')")
+    command = [sys.executable, "-m", "lockkit", "--url", url, "locks", "run", "job", *program]
+    ran = subprocess.check_output(["/bin/sh", "-c", 'exec "$@" <&-', "sh", *command], text=True)
+    assert ran == "closed\n"
+
+
 def test_its_exit_status_is_the_programs(client: LockClient) -> None:
     assert locks(client, "run", "job", *python("raise SystemExit(42)")).status == 42
     assert locks(client, "run", "job", "sh", "-c", "kill -9 $$").status == 128 + 9
