@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, TypeAlias
 
 from lockkit.engine.holding import UNTOLD
 from lockkit.leases.client import Lease, LockClient
@@ -62,6 +62,10 @@ GUARD = (
 )
 """Terminates the program if this command ends without telling the guard, because nobody renews the
 lease then. The guard leads a process group, which others can join until it is reaped."""
+
+Guarded: TypeAlias = tuple[IO[bytes], int | None]
+"""The pipe that the guard reads, and the group of the program and of what it starts; None: it has
+no group of its own."""
 
 
 def run_program(arguments: argparse.Namespace, stores: Stores, console: Console) -> int:
@@ -137,7 +141,8 @@ def _standing_by(name: str, words: list[str], console: Console) -> Iterator[_Pro
     """The program's process, which ends if the lock is not acquired. Signals go to its ``hear``."""
     if is_main_thread() and signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else its exit status would be lost
-    with _guarded() as (guard, group):
+    with _guarded() as guarded:
+        guard, group = guarded
         low, writing = os.pipe()
         reading = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 3)  # 0 would be the program's input
         os.close(low)
@@ -150,7 +155,7 @@ def _standing_by(name: str, words: list[str], console: Console) -> Iterator[_Pro
                 )
             finally:
                 os.close(reading)
-            program = _Program(child, pipe, console, group)
+            program = _Program(child, pipe, console, guarded)
             _say(guard, child.pid)
             before = {number: signal.signal(number, program.hear) for number in _heard()}
             try:
@@ -162,9 +167,9 @@ def _standing_by(name: str, words: list[str], console: Console) -> Iterator[_Pro
 
 
 @contextmanager
-def _guarded() -> Iterator[tuple[IO[bytes], int | None]]:
-    """The pipe that the guard reads, and the group that it leads. At a terminal the group is None:
-    keys and the shell's job control must reach all of these processes."""
+def _guarded() -> Iterator[Guarded]:
+    """Start the guard. At a terminal it leads no group: keys and the shell's job control must reach
+    all of these processes."""
     apart = 0 if not _has_terminal() else None
     guard = subprocess.Popen(  # noqa: S603
         ["/bin/sh", "-c", GUARD],
@@ -176,10 +181,7 @@ def _guarded() -> Iterator[tuple[IO[bytes], int | None]]:
     )
     assert guard.stdin is not None
     with guard:
-        try:
-            yield guard.stdin, guard.pid if apart is not None else None
-        finally:
-            _say(guard.stdin, "it has ended")
+        yield guard.stdin, guard.pid if apart is not None else None
 
 
 def _has_terminal() -> bool:
@@ -205,16 +207,15 @@ def _heard() -> Iterator[int]:
 
 
 class _Program:
-    """``group``: the process group of the program and of what it starts; None: it has no group of
-    its own."""
+    """A program that stands by, runs, or has ended."""
 
     def __init__(
-        self, child: subprocess.Popen[bytes], pipe: IO[bytes], console: Console, group: int | None
+        self, child: subprocess.Popen[bytes], pipe: IO[bytes], console: Console, guarded: Guarded
     ) -> None:
         self.child = child
         self._pipe = pipe
         self._console = console
-        self._group = group
+        self._guard, self._group = guarded
         self._runs = self._has_ended = self.is_lost = False
 
     def run(self, fence: str) -> int:
@@ -261,6 +262,7 @@ class _Program:
             with suppress(PermissionError):
                 self.child.terminate()  # does nothing if it has ended
         self.child.wait()
+        _say(self._guard, "it has ended")  # before the release, which may take long
 
     def _signal(self, number: int) -> None:
         """Send a signal to the program, and to its group if it has one."""

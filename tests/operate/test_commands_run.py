@@ -375,6 +375,30 @@ def test_what_a_program_leaves_behind_on_purpose_stays(url: str) -> None:
     os.kill(int(shown.out), signal.SIGKILL)  # it is there
 
 
+def test_it_stays_also_if_the_command_is_killed_during_its_release(
+    network: FaultProxy, go: Path
+) -> None:
+    waits = (
+        "import signal; both = {signal.SIGTERM, signal.SIGRTMAX}\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, both)\n"
+        "print(__import__('os').getpid(), flush=True)\n"
+        "print(int(signal.sigwait(both)), flush=True)"  # the lowest of those that were sent
+    )
+    leaves = ("sh", "-c", '"$0" -c "$1" & : < "$2"', sys.executable, waits, str(go))
+    url = f"redis://127.0.0.1:{network.port}/0"
+    with start("run", "job", "--ttl", "60", *leaves, url=url) as process:
+        assert process.stdout is not None
+        left = int(process.stdout.readline())
+        guard = os.getpgid(left)
+        release = network.delay_requests(matching=b"EVALSHA")
+        go.write_text("")
+        assert release.arrived.wait(30)
+        process.kill()
+        until(lambda: is_gone(guard))
+        os.kill(left, signal.SIGRTMAX)
+        assert int(process.stdout.readline()) == signal.SIGRTMAX
+
+
 def refuse_signals(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """As if the program were another user's. The signals that were refused."""
     refused = []
