@@ -65,5 +65,8 @@ def _order_records() -> OrderRecords:
     orders = app_locks().orders
     if orders is None:
         raise ConfigurationError("this app has no orders: LOCKKIT_ORDERS is not set")
-    databases = {table.using or "default": table for table in orders.tables()}
+    tables = orders.tables()
+    is_bind_key = any(table.using == "default" for table in tables)
+    main = "SQLALCHEMY_DATABASE_URI" if is_bind_key else "default"
+    databases = {table.using or main: table for table in tables}
     return OrderRecords(databases, tuple(databases))

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 import pytest
 import sqlalchemy as sa
 from command_line import dead_port
+from flask import Flask
 from flask_project import create_app, db
+from flask_sqlalchemy import SQLAlchemy
 
 from lockkit.operate.console import Exit
 from lockkit.orders import table
-from lockkit_flask import idempotent, lock_view, locks
+from lockkit_flask import LockKit, idempotent, lock_view, locks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from flask import Flask
 
     from lockkit.testing.servers import RedisServer
 
@@ -98,14 +98,17 @@ def _flask(folder: Path, *argv: str, **environment: str) -> subprocess.Completed
     )  # fmt: skip
 
 
+ROW = {"order_id": "A", "request": "POST /", "fingerprint": "2:x", "created": 0, "version": 2,
+       "state": "done", "status": 201, "headers": "[]", "body": b""}  # fmt: skip
+"""The record of an order, without its key and its end."""
+
+
 def test_expired_records_of_orders_are_pruned(make_shop: Callable[..., Flask]) -> None:
     app = make_shop()
-    row = {"order_id": "A", "request": "POST /", "fingerprint": "2:x", "created": 0, "version": 2,
-           "state": "done", "status": 201, "headers": "[]", "body": b""}  # fmt: skip
     with app.app_context():
         table = db.metadata.tables["lockkit_order"]
         for key, expires in (("a", 1), ("b", 1), ("c", 2**62)):
-            db.session.execute(sa.insert(table).values(key=key, expires=expires, **row))
+            db.session.execute(sa.insert(table).values(key=key, expires=expires, **ROW))
         db.session.commit()
     runner = app.test_cli_runner()
     result = runner.invoke(args=["locks", "prune", "--batch", "1"])
@@ -113,6 +116,38 @@ def test_expired_records_of_orders_are_pruned(make_shop: Callable[..., Flask]) -
     with app.app_context():
         assert db.session.execute(sa.select(table.c.key)).scalars().all() == ["c"]
     assert runner.invoke(args=["locks", "prune", "--database", "x"]).exit_code == 2
+
+
+def test_a_bind_key_with_the_name_of_the_main_database_hides_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LOCKKIT_URL", raising=False)
+    own, app = SQLAlchemy(), Flask("two")
+    app.config.update(
+        SQLALCHEMY_DATABASE_URI=f"sqlite:///{tmp_path / 'main.sqlite3'}",
+        SQLALCHEMY_BINDS={"default": f"sqlite:///{tmp_path / 'other.sqlite3'}"},
+        LOCKKIT_URL="memory://",
+        LOCKKIT_ORDERS={"PATHS": []},
+    )
+    own.init_app(app)
+    LockKit(app)
+    buy = idempotent(using="default")(lambda: "")
+    app.add_url_rule("/buy", "buy", buy, methods=["POST"])
+    with app.app_context():
+        LockKit.create_tables()
+        for using in (None, "default"):
+            table = own.metadatas[using].tables["lockkit_order"]
+            expired = sa.insert(table).values(key="a", expires=1, **ROW)
+            with own.engines[using].begin() as connection:
+                connection.execute(expired)
+    pruned = app.test_cli_runner().invoke(args=["locks", "prune"])
+    assert pruned.output.splitlines() == [
+        f"{name}: 1 expired order records deleted"
+        for name in ("SQLALCHEMY_DATABASE_URI", "default")
+    ]
+    with app.app_context():
+        for engine in own.engines.values():
+            engine.dispose()
 
 
 DAMAGES: list[dict[str, object]] = [
@@ -132,9 +167,7 @@ def test_records_that_cannot_be_read(
     """All of them are told, page by page; what can be read is not, and stays."""
     monkeypatch.setattr(table, "PAGE", 4)
     app = make_shop()
-    row = {"order_id": "A", "request": "POST /", "fingerprint": "2:x", "created": 0, "version": 2,
-           "state": "done", "status": 201, "headers": "[]", "body": b""}  # fmt: skip
-    row["expires"] = 2**62
+    row = {**ROW, "expires": 2**62}
     sound = {f"{number:064}": {**row, "expires": 2**62} for number in range(12)}
     newer = {f"{20:064}": {**row, **OF_A_NEWER_RELEASE}}
     damaged = {f"{n + 2:063}a": {**row, **damage} for n, damage in enumerate(DAMAGES)}
