@@ -114,10 +114,12 @@ def _prune(name: str, table: RecordTable, batch: int, console: Console) -> Exit:
 
 
 def check(findings: Iterable[Finding], console: Console) -> Exit:
-    """Show each fault of the routes with its remedy. ``Exit.ERROR`` if there is any."""
-    found = list(findings)
-    for finding in found:
+    """Show each fault with its remedy, as it is found: a store that is down ends the search.
+    ``Exit.ERROR`` if there is any."""
+    ending = Exit.OK
+    for finding in findings:
+        ending = Exit.ERROR
         console.write(f"{printable(finding.text)}.\n    {printable(finding.remedy)}\n")
-    if not found:
+    if ending is Exit.OK:
         console.write("nothing found\n")
-    return Exit.ERROR if found else Exit.OK
+    return ending

@@ -7,9 +7,10 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from command_line import dead_port
 from flask import Flask
 from flask.views import MethodView
-from flask_project import db
+from flask_project import create_app, db
 from werkzeug.routing import BaseConverter
 
 from lockkit_flask import LockKit, idempotent, lock_view
@@ -256,3 +257,17 @@ def test_a_missing_table_of_order_records_is_told(make_shop: Callable[..., Flask
     with app.app_context():
         LockKit.create_tables()
     assert "no table" not in command.invoke(args=["locks", "check"]).output
+
+
+def test_a_database_that_is_down_hides_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CI job may have none."""
+    monkeypatch.delenv("LOCKKIT_URL", raising=False)
+    app = create_app(
+        SQLALCHEMY_DATABASE_URI=f"postgresql+psycopg://nobody@127.0.0.1:{dead_port()}/shop",
+        LOCKKIT_URL="memory://",
+        LOCKKIT_ORDERS={"PATHS": ["^order/"]},
+    )
+    checked = app.test_cli_runner().invoke(args=["locks", "check"])
+    assert checked.exit_code == 69
+    assert "'^order/', which fits no route" in checked.stdout
+    assert "the database of the order records" in checked.stderr
