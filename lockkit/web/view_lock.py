@@ -182,10 +182,11 @@ class ViewLock(Generic[OnBusy]):
             return await value(lock.acquire(timeout=0))
         except LockHeld as held:  # a free lock is granted even if the waiting room is full
             raise TooManyWaiters(
-                f"{held.name!r} is held, and MAX_WAITERS requests of this process wait already",
+                f"MAX_WAITERS requests of this process wait already, and {held}",
                 name=held.name,
                 holder=held.holder,
                 retry_after=held.retry_after,
+                own=held.own,
             ) from None
 
     def _lock(self, client: Any, names: Sequence[str], timeout: float | None, label: str) -> Any:

@@ -210,16 +210,20 @@ def test_on_busy_makes_the_answer(
     assert (told.levelname, told.getMessage()) == ("INFO", said)
 
 
+@pytest.mark.parametrize("most", [8, 0])
 def test_on_busy_of_a_view_that_waits_for_itself_is_warned(
-    app: Flask, caplog: pytest.LogCaptureFixture
+    make_app: MakeApp, caplog: pytest.LogCaptureFixture, most: int
 ) -> None:
+    """Also if the waiting room is full."""
+    app = make_app(LOCKKIT_VIEWS={"TIMEOUT": 0.1, "MAX_WAITERS": most})
+
     @app.post("/")
     @lock_view("a")
-    @lock_view("a", on_busy=lambda error: ("later", 202))
+    @lock_view("a", on_busy=lambda error: (str(error.own), 202))
     def view() -> str:
         return ""
 
-    assert app.test_client().post("/").status_code == 202
+    assert app.test_client().post("/").text == "True"
     (told,) = [each for each in caplog.records if " gets " in each.getMessage()]
     assert told.levelname == "WARNING"
     assert "that is this thread or task itself" in told.getMessage()
