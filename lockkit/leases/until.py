@@ -64,7 +64,7 @@ def only_blocking(until: object) -> None:
 
 def refuse_level(level: str, name: str) -> None:
     """Raise OpenTransaction if this isolation level reads a snapshot from before the grant."""
-    if level.upper().replace("-", " ") in {"REPEATABLE READ", "SERIALIZABLE"}:
+    if level.upper().replace("-", " ") in {"REPEATABLE READ", "SERIALIZABLE", "SNAPSHOT"}:
         raise OpenTransaction(
             f"the lock {name!r} was asked for inside a transaction that is {level}, after its "
             f"first statement: such a transaction does not see later changes of others. Acquire "

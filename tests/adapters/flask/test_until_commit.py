@@ -924,6 +924,16 @@ def test_a_snapshot_that_is_older_than_the_grant_is_refused(make_shop: MakeApp, 
     assert rows(shop) == 1
 
 
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_the_snapshot_of_sql_server_is_refused_as_well(
+    context: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sa.Connection, "get_isolation_level", lambda _: "SNAPSHOT")
+    db.session.add(Order(name="x"))
+    db.session.flush()
+    refused("READ COMMITTED", until="commit")
+
+
 @pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
 def test_without_a_statement_there_is_no_snapshot_yet(make_shop: MakeApp) -> None:
     shop = make_shop(SQLALCHEMY_ENGINE_OPTIONS={"isolation_level": "REPEATABLE READ"})
