@@ -154,7 +154,7 @@ class Queueing:
             client._watchdog.unwatch(hold)
             self.local.acquisition = None
             if value == acquisition.value:
-                token, ttl = hold.token, hold.ttl
+                token, ttl = hold.token, max(hold.ttl, hold.latest - now())
                 deadline = -math.inf if hold.lost(now()) else hold.deadline
         name = self._encoded(self.name).decode(errors="surrogateescape")
         request = Request(name, token, ttl, "")

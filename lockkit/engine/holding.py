@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
@@ -212,12 +213,13 @@ def renew(store: Store, holds: Sequence[Hold], now: Clock = clock.now) -> Step[N
             yield from _renew(store, holds[start : start + AT_ONCE], now)
         except UNTOLD as error:
             moment, failed = now(), holds[start:]
-            is_new = all(hold.failing_since is None for hold in failed)
+            is_new = any(hold.failing_since is None for hold in failed)
             for hold in failed:
                 hold.renewal_failed(moment)
             if is_new:  # else it has been said
                 say = "renewals fail, and are tried until the leases expire (%d leases): %s"
-                log.warning(say, len(failed), error)
+                with suppress(Exception):  # of the application's filters: others are to be renewed
+                    log.warning(say, len(failed), error)
             return
 
 
@@ -226,7 +228,13 @@ def _renew(store: Store, holds: Sequence[Hold], now: Clock) -> Step[None]:
     requests = [holds[0].ask(holds[0].wanted(sent), sent)]
     requests += [hold.ask(hold.wanted(sent), sent, requests[0].number) for hold in holds[1:]]
     sent = now()
-    renewals = yield from store.renew(requests)
+    try:
+        renewals = yield from store.renew(requests)
+    except UNTOLD as error:  # such as on a connection that was idle for too long
+        if not broke_off(error, now() - sent):
+            raise
+        sent = now()
+        renewals = yield from store.renew(requests)
     moment = now()
     unreadable = None
     for hold, request, renewal in zip(holds, requests, renewals, strict=True):

@@ -22,6 +22,7 @@ from lockkit.model.names import check_name
 from lockkit.model.options import ClientOptions, KindOptions
 from lockkit.model.types import UNSET, Grant, Granted, Kind, LockInfo, Release, Request, Unset
 from lockkit.runtime import entrants, process
+from lockkit.runtime.aio_notices import in_context
 from lockkit.runtime.aio_run import arun
 from lockkit.runtime.aio_watchdog import AsyncWatchdog
 from lockkit.runtime.hold import Hold
@@ -191,11 +192,13 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _stay_in_loop(self) -> None:
+    def _stay_in_loop(self, *, releases: bool = False) -> None:
         loop = asyncio.get_running_loop()
         if self._loop is loop:
             return
         process.notice_fork()  # the loop of a parent process does not count
+        if releases and (self._loop is None or self._loop.is_closed()):
+            return
         if self._loop is not None:
             raise ConfigurationError(
                 f"{self!r} belongs to the event loop that it was used in first, which would have "
@@ -262,6 +265,9 @@ class AsyncLease(BaseLease, TaskLease):
     __slots__ = ()
     _client: AsyncLockClient
 
+    def _tell_when_lost(self, on_lost: Callable[[Any], object] | None) -> None:
+        super()._tell_when_lost(on_lost and in_context(on_lost))
+
     async def downgrade(self) -> None:
         """As ``Lease.downgrade``."""
         self._client._stay_in_loop()
@@ -269,7 +275,7 @@ class AsyncLease(BaseLease, TaskLease):
 
     async def release(self) -> bool:
         client, store, hold, sent = self._client, self._client._direct, self._hold, now()
-        client._stay_in_loop()
+        client._stay_in_loop(releases=True)
         if store is None or self._entry or self._kept_by or hold.is_over(sent):
             return await super().release()
         if not self._finish() or self._foreign:  # as in ``Lease.release``

@@ -51,7 +51,7 @@ class AsyncEnclosingLease(AsyncLease):
 
     async def release(self) -> bool:
         if not hasattr(self, "_is_free") and self._client._in_order():  # seldom
-            self._client._stay_in_loop()
+            self._client._stay_in_loop(releases=True)
             return await self._client.perform(self._releasing())
         return await super().release()
 

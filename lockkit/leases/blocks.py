@@ -197,9 +197,10 @@ class ThreadLease(_ThreadLease):
 
     def __enter__(self) -> Self:
         """Raises LeaseLost if the lease has been released."""
+        block = begun(self)
         if self.released:
             self.check()
-        self._belong_to(begun(self))
+        self._belong_to(block)
         return self
 
     @leaving
@@ -220,15 +221,16 @@ class TaskLease(_TaskLease):
         await self._client.perform(self._extending(ttl))
 
     async def release(self) -> bool:
-        """As ``Lease.release``, in the event loop of the client."""
-        self._client._stay_in_loop()
+        """As ``Lease.release``, in the event loop of the client, or after its end."""
+        self._client._stay_in_loop(releases=True)
         return await self._client.perform(self._releasing())
 
     async def __aenter__(self) -> Self:
         """As ``Lease.__enter__``."""
+        block = begun(self)
         if self.released:
             self.check()
-        self._belong_to(begun(self))
+        self._belong_to(block)
         return self
 
     @leaving

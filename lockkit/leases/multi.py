@@ -136,7 +136,7 @@ class AsyncMultiLease(_MultiLease["AsyncLease"], TaskLease):
     """Like ``MultiLease``, but awaited."""
 
     async def _end(self, error: type[BaseException] | None) -> None:
-        self._client._stay_in_loop()
+        self._client._stay_in_loop(releases=True)
         await self._client.perform(self._leaving(error))
 
 

@@ -27,9 +27,12 @@ Until: TypeAlias = Literal["commit"]
 
 WRITES = """SELECT pg_current_xact_id_if_assigned() IS NOT NULL OR EXISTS (
 SELECT FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'relation'
-AND mode NOT IN ('AccessShareLock', 'SIReadLock'))"""
-"""Whether a transaction of PostgreSQL has changed or locked anything. Most of these are numbered
-then; those that have locked a table, written to a foreign one or drawn a number are not."""
+AND mode NOT IN ('AccessShareLock', 'SIReadLock')
+AND (mode NOT IN ('RowShareLock', 'RowExclusiveLock')
+OR relation IN (SELECT oid FROM pg_class WHERE relkind IN ('f', 'S'))))"""
+"""Whether a transaction of PostgreSQL has changed or locked anything. It is numbered then, unless
+it has only locked a table, written to a foreign one, or drawn a number from a sequence. A statement
+that has found no row changes nothing, although it locks its table for that."""
 
 
 class InAtomicOptions(TypedDict, total=False):

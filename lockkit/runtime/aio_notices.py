@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable
-from contextvars import Context
+from collections.abc import Awaitable, Callable
+from contextvars import Context, copy_context
+from typing import Any
 
 from lockkit.model.clock import now
 from lockkit.model.log import log_error
@@ -61,6 +62,20 @@ class AsyncNotices(BaseNotices):
                 task = asyncio.ensure_future(_awaited(returned, hold.name))
                 self._telling.add(task)
                 task.add_done_callback(self._telling.discard)
+
+
+def in_context(on_lost: Callable[[Any], object]) -> Callable[[Any], object]:
+    """The callback, in the context of the code that takes the lock. The timer by which the loss is
+    found may be of another task."""
+    context = copy_context()
+
+    def tell(lease: object) -> object:
+        returned = context.run(on_lost, lease)
+        if isinstance(returned, Awaitable):
+            return context.run(asyncio.ensure_future, returned)
+        return returned
+
+    return tell
 
 
 async def _awaited(callback: Awaitable[object], name: str) -> None:

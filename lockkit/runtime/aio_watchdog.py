@@ -96,7 +96,6 @@ class AsyncWatchdog(BaseWatchdog):
         if not math.isinf(pause):
             pause = min(max(pause, least), LONGEST_SLEEP)
             loop = asyncio.get_running_loop()
-            # A context of nobody's: ``on_lost`` must not see the variables of some other request.
             self._wake = loop.call_later(pause, _begin, weakref.ref(self), context=Context())
 
     def _cancel_timer(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from lockkit.model.clock import now
@@ -65,7 +66,10 @@ class Notices(Background, BaseNotices):
         for hold in self._deadlines.lost(now()):
             for returned in said(hold):
                 if hasattr(returned, "__await__"):
-                    log.error("on_lost of %r is not awaited: only lockkit.aio can do so", hold.name)
+                    with suppress(Exception):
+                        log.error(
+                            "on_lost of %r is not awaited: only lockkit.aio can do so", hold.name
+                        )
         moment = now()
         return self._deadlines.sleep_until(moment) - moment
 

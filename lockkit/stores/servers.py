@@ -54,6 +54,14 @@ def raise_unless_rsa_is_missing(error: BaseException) -> None:
         raise error
 
 
+def cannot_be_made(error: Exception) -> BackendUnavailable:
+    """For an error of what an application does by itself to connect."""
+    return BackendUnavailable(
+        f"no connection to the lock database can be made: {type(error).__name__} in the "
+        "application's own way to connect"
+    )
+
+
 def cannot_connect(server: str, text: str, *, is_refusal: bool) -> BackendUnavailable:
     from lockkit.stores.tls import remedy  # SQLite does not need ssl, which takes long to import
 

@@ -22,7 +22,7 @@ from lockkit.model.types import Finding
 from lockkit.operate.setting_checks import setting_findings, store_findings
 from lockkit.orders.settings import UNSAFE_METHODS
 from lockkit.orders.visit import options_in
-from lockkit.web.route_checks import Route, below_partials, module_of, route_findings
+from lockkit.web.route_checks import Route, below_partials, module_behind, route_findings
 from lockkit.web.view_lock import view_locks_of
 from lockkit_django import conf
 from lockkit_django.leases.client import locks
@@ -170,7 +170,7 @@ def _places_of(view: Any, method: str) -> Iterator[Any]:
     yield type(view).__call__
     for place in places_of(view, method):
         yield place
-        if module_of(place) == DRF_GENERICS:
+        if module_behind(place) == DRF_GENERICS:
             yield from (getattr(class_of(view), name, None) for name in place.__code__.co_names)
 
 

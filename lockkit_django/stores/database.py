@@ -15,14 +15,14 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import parse_qs
 
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import DEFAULT_DB_ALIAS, Error, connections
 from django.db.utils import load_backend
 
 from lockkit.model.checks import unknown_key
 from lockkit.model.errors import BackendUnavailable, ConfigurationError, LockError
 from lockkit.model.settings import AliasSettings
 from lockkit.stores.contract import ServerClock, reject_unknown_options
-from lockkit.stores.servers import raise_unless_rsa_is_missing
+from lockkit.stores.servers import cannot_be_made, raise_unless_rsa_is_missing
 from lockkit.stores.sql.beside import TemporaryConnector, connector_beside
 from lockkit.stores.sql.connector import Connection, Connector, Ear
 from lockkit.stores.sql.dialect import Dialect, load_dialect
@@ -187,9 +187,11 @@ class ServerConnector(Connector):
                 wrapper.connect()
         except LockError:
             raise
-        except Exception as error:  # also of what a project's own backend does to connect
+        except (Error, RuntimeError, OSError) as error:
             raise_unless_rsa_is_missing(error)
             raise self._vendor.no_connection(error.__cause__ or error) from error
+        except Exception as error:  # its text may have secrets of the application
+            raise cannot_be_made(error) from error
         remedy = (
             f"run 'manage.py migrate lockkit_django --database {self._alias}', which makes it only "
             "where DATABASE_ROUTERS let it"

@@ -47,7 +47,6 @@ OnBusy = Callable[[Any, AcquireTimeout], Any]
 LENT = "_lockkit_lent"
 """Attribute of a request: the leases of all lock_views around it, the outermost first."""
 
-GENERATORS = (GeneratorType, AsyncGeneratorType)
 
 PATIENCE = 5.0
 """Seconds that an async view's lock is held after its end, while a query that the view gave up
@@ -231,7 +230,7 @@ class _Call:
             raise ConfigurationError(
                 "lock_view is above a decorator that hides an async view: swap them"
             )
-        if isinstance(response, GENERATORS):
+        if _is_streamed(response):
             raise ConfigurationError(
                 "a view below lock_view returned a generator, which would run after the release: "
                 "take the lock by hand in the generator's body"
@@ -257,3 +256,16 @@ class _Call:
             await to_its_end(give_back_from_loop(lease, when_idle=True, patience=patience))
         else:
             await give_back_from_loop(lease)
+
+
+def _is_streamed(response: Any) -> bool:
+    """Whether it is the body of a generator function, which has not begun. Ninja makes a list of a
+    generator expression, and of what ``iterator`` of a queryset returns."""
+    frame = None
+    if isinstance(response, GeneratorType):
+        frame = response.gi_frame
+    elif isinstance(response, AsyncGeneratorType):
+        frame = response.ag_frame
+    if frame is None or frame.f_code.co_name == "<genexpr>":
+        return False
+    return not frame.f_globals["__name__"].startswith("django.")

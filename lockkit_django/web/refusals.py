@@ -73,23 +73,22 @@ class LockErrors(MiddlewareMixin):
     An ``AcquireTimeout`` or ``LockHeld`` that a view does not catch is answered with 423 and
     Retry-After, a ``BackendUnavailable`` with 503; without this middleware they are 500. Put it
     before IdempotentOrderMiddleware. ATOMIC_REQUESTS has rolled back by then. An error after its
-    COMMIT stays 500: in a hook of ``on_commit``, when Django renders the response (unless it
-    answers a GET), and after a lock_view inside the view. A ``process_exception`` of a middleware
+    COMMIT stays 500: in a hook of ``on_commit``, and, unless it answers a GET, when Django renders
+    the response, and after a lock_view inside the view. A ``process_exception`` of a middleware
     below this one goes first, and so does an EXCEPTION_HANDLER of DRF.
     """
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
-        if is_of_hook(error) or getattr(request, STAYS, False) or _is_too_late(request, error):
+        stays = getattr(request, STAYS, False) or _is_too_late(error)
+        if is_of_hook(error) or (stays and request.method not in SAFE):
             return None  # a client that tries again would do it twice
         refusal = refusal_of_uncaught(error, view_settings().busy_status)
         return None if refusal is None else refused(request, refusal, error)
 
 
-def _is_too_late(request: HttpRequest, error: Exception) -> bool:
+def _is_too_late(error: Exception) -> bool:
     """Whether the view has returned, so that its COMMIT has gone before: Django has a response,
     and was about to render it."""
-    if request.method in SAFE:
-        return False
     for frame, _ in walk_tb(error.__traceback__):
         if frame.f_code in HANDLERS:
             return frame.f_locals.get("response") is not None

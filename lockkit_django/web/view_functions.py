@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from lockkit.web.route_checks import module_of, wrappers
+from lockkit.web.route_checks import module_behind, wrappers
 from lockkit.web.view_lock import view_locks_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def functions_of(view: Any, method: str | None) -> Iterator[Any]:
     for handler in (getattr(cls, "dispatch", None), getattr(cls, name, None)):
         if handler is not None:
             yield handler
-            if module_of(handler) == API_VIEW:
+            if module_behind(handler) == API_VIEW:
                 yield from _captured(handler, "func")
 
 
@@ -55,7 +55,7 @@ def may_take(view: Any, method: str) -> bool:
     """Whether the view may answer this HTTP method. Always True, unless it is a class with the
     framework's own ``dispatch``: there it must have a handler for the method."""
     cls = class_of(view)
-    if module_of(getattr(cls, "dispatch", None)) not in DISPATCHERS:
+    if module_behind(getattr(cls, "dispatch", None)) not in DISPATCHERS:
         return True
     return method.lower() in cls.http_method_names and len([*functions_of(view, method)]) > 1
 
@@ -67,7 +67,7 @@ def class_of(view: Any) -> Any:
 
 def ninja_operation(view: Any, method: str | None) -> Any | None:
     """Django Ninja's operation for this HTTP method; None: it is not Ninja's view."""
-    if method is None or module_of(view) != NINJA:
+    if method is None or module_behind(view) != NINJA:
         return None
     for path_view in _captured(view, "self"):
         for operation in path_view.operations:
@@ -108,7 +108,11 @@ def called_by(view: Any, request: HttpRequest) -> list[Any]:
     """The functions that answer this request, if the view is a framework's own ``dispatch``."""
     *_, function = wrappers(view)
     match = request.resolver_match
-    if match is None or module_of(function) not in DISPATCHERS or function.__name__ != "dispatch":
+    if (
+        match is None
+        or module_behind(function) not in DISPATCHERS
+        or function.__name__ != "dispatch"
+    ):
         return []
     return [*functions_of(match.func, request.method)][1:]
 

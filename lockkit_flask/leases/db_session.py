@@ -54,11 +54,11 @@ _LOCKED = "has locked rows"
 _START = r"(?>[\s(]|--[^\n]*\n|/\*(?!!)(?s:.*?)\*/)*+"  # MySQL executes /*!…*/
 _PLAN = r"explain\b(?!(?s:.*)\banaly[sz]e\b)"  # ANALYZE executes it
 _HARMLESS = r"(select|with|show|set(?!\s+statement)|pragma|values|savepoint|release|rollback)\b"
-_BEGIN = r"begin(\s+\w+)?[\s;]*\Z"  # else it is a program, as of Oracle
+_BEGIN = r"begin(\s+(work|tran(saction)?|deferred|immediate|exclusive))*\s*\Z"  # else: a program
 _READS = re.compile(rf"(?i){_START}({_HARMLESS}|{_BEGIN}|{_PLAN})")
 _VERBS = "insert|update|delete|merge|exec|execute"  # SQL Server: SET NOCOUNT ON EXEC sell
 _CHANGES = re.compile(rf"(?i){_START}(with|set)\b(?s:.*)\b({_VERBS})\b")
-_MORE = re.compile(r""";\s*[^\s'"]""")  # a second statement; none begins with a quote
+_TEXTS = re.compile(r"""'[^']*'|"[^"]*"|--[^\n]*|/\*(?!!)(?s:.*?)\*/""")
 _INTO = re.compile(r"(?i)\binto\b")
 _LOCKS = re.compile(r"(?i)\bfor\s+(no\s+key\s+)?(update|(key\s+)?share)\b|\bshare\s+mode\b")
 
@@ -242,8 +242,11 @@ def _order_on(connection: Connection) -> Any:
 
 
 def changes(sql: str) -> bool:
-    """Whether a statement has changed something, or may have."""
-    if not _READS.match(sql) or _CHANGES.match(sql) or _MORE.search(sql):
+    """Whether statements have changed something, or may have."""
+    sql = sql.rstrip("; \n")
+    if ";" in sql:  # in a text with a backslash, nobody knows where that ends
+        return "\\" in sql or any(map(changes, filter(str.strip, _TEXTS.sub(" ", sql).split(";"))))
+    if not _READS.match(sql) or _CHANGES.match(sql):
         return True
     return "into" in sql.lower() and _INTO.search(sql) is not None  # a search alone is slow
 

@@ -65,6 +65,7 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             try:
                 lease = self.enter()
+                lease.check()  # it may be that of an earlier call of the view
             except AcquireTimeout as error:
                 return self.refuse(error)
             answer = current_app.ensure_sync(view)(*args, **kwargs)
@@ -81,11 +82,9 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
 
     def enter(self) -> AnyLease:
         """Acquire the lock until the current request, or its order, has ended. Raises
-        AcquireTimeout, the HTTP exception of another refusal, or LeaseLost if the request has
-        lost it."""
+        AcquireTimeout, or the HTTP exception of another refusal."""
         found = request_leases.held_by(self)
         if found is not None:  # taken before an order began, or by an earlier call of the view
-            found.check()
             return found
         locks = app_locks()
         try:

@@ -85,11 +85,12 @@ class AsyncRedisWire:
         loop = asyncio.get_running_loop()  # tasks of a loop that has ended never end
         begun = [task for task in (self._connecting, self._listening) if task is not None]
         tasks = [task for task in begun if task.get_loop() is loop]
+        self._connecting = self._listening = None
         for task in tasks:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
         try:
+            if tasks:
+                await asyncio.wait(tasks)
             if self._line is not None:
                 await self._line.settled()
         finally:  # also if it is cancelled

@@ -157,7 +157,7 @@ def exchange(connections: Connections, packed: Any) -> Any:
         socket.sendall(packed if is_alone else b"".join(packed))
         text = socket.recv(LINE)
         # As from most scripts.
-        is_number = is_alone and text[:1] == b":" and text.find(END) == len(text) - len(END)
+        is_number = is_alone and text[:1] == b":" and 0 < text.find(END) == len(text) - len(END)
         number = int(text[1:]) if is_number else None
         replies = () if is_number else _replies(connection, text, 1 if is_alone else len(packed))
     except BaseException as error:  # interrupted: a late reply would be taken for another's
@@ -190,9 +190,9 @@ def _replies(connection: Connection, data: bytes, count: int) -> list[Any]:
     found = whole(replies, connection, data)
     while len(found) < count:
         found += whole(replies, connection)
-    if is_demoted(found):
+    if is_demoted(found) or replies.has_more or len(found) > count:  # nobody reads the rest
         connection.disconnect()
-    return found
+    return found[:count]
 
 
 def translate_io_error(error: BaseException) -> None:

@@ -180,7 +180,8 @@ class Line(asyncio.BufferedProtocol):
             if not future.done():
                 error = OutcomeUnknown(text)
                 error.__cause__ = cause
-                future.set_exception(error)
+                with suppress(RuntimeError):  # its event loop has ended
+                    future.set_exception(error)
         _forget_stream(self._connection)
         if self.on_end is not None:
             self.on_end()

@@ -10,7 +10,7 @@ END = b"\r\n"
 
 VERBATIM, MAP, NULL, PUSH = b"=%_>"
 """Types of RESP 3, which a connection of somebody else's pool may send. A map is read as a list. A
-push is no reply, and is dropped: redis-py's pools ask for them, of maintenance, since 8.0."""
+push does not answer a request, and is dropped: pools of redis-py ask for some since 8.0."""
 
 ALONE = 0
 """In place of a number of replies: there is one, and it is returned without a list."""
@@ -23,6 +23,11 @@ class Replies:
     def __init__(self) -> None:
         self._rest = b""
         self._begun: list[tuple[int, list[Any], int]] = []  #: how long lists are to be; their types
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a reply has begun, and has not ended."""
+        return bool(self._rest or self._begun)
 
     def feed(self, data: bytes) -> list[Any]:
         """The replies that are whole now. Raises ValueError if it is not RESP."""

@@ -39,8 +39,7 @@ class AsyncRedlockWire(AsyncLocalWire):
         await _Round(self._nodes, gather).run()
 
     async def close(self) -> None:
-        for node in self._nodes:
-            await node.close()
+        await asyncio.gather(*(node.close() for node in self._nodes))
         await asyncio.sleep(0)  # in which the loop closes their sockets
 
 
@@ -109,13 +108,17 @@ class _Node:
             self._failure = _as_failure(attempt.exception()), now()
 
     async def close(self) -> None:
-        if self._attempt is not None:
-            self._attempt.cancel()
-            await asyncio.wait([self._attempt])
+        attempt, self._attempt = self._attempt, None
         line, self._line = self._line, None
-        if line is not None:
-            await line.settled()
-            line.abort()
+        try:
+            if attempt is not None and attempt.get_loop() is asyncio.get_running_loop():
+                attempt.cancel()
+                await asyncio.wait([attempt])
+            if line is not None:
+                await line.settled()
+        finally:  # also if it is cancelled
+            if line is not None:
+                line.abort()
 
 
 def _as_failure(error: BaseException | None) -> LockError:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from lockkit.model.errors import ConfigurationError, LockError
 from lockkit.model.settings import AliasSettings
 from lockkit.stores.contract import ServerClock, reject_unknown_options
-from lockkit.stores.servers import raise_unless_rsa_is_missing
+from lockkit.stores.servers import cannot_be_made, raise_unless_rsa_is_missing
 from lockkit.stores.sql.beside import connector_beside
 from lockkit.stores.sql.connector import Connection, Connector
 from lockkit.stores.sql.dialect import Dialect, load_dialect
@@ -76,6 +76,7 @@ class EngineConnector(Connector):
         import sqlalchemy
 
         self._vendor = vendor_of(engine.dialect.name, engine.dialect.loaded_dbapi)
+        self._failure = sqlalchemy.exc.SQLAlchemyError
         pool = engine.pool.recreate()
         # Commit what the user's listeners have run: SQLAlchemy's own listeners, which come next,
         # would roll it back, or could not change to autocommit within a transaction.
@@ -99,7 +100,9 @@ class EngineConnector(Connector):
             raise
         except TypeError as error:  # of a driver whose options are not known beforehand
             raise ConfigurationError(f"the driver of the lock database says: {error}") from error
-        except Exception as error:  # also of what the application does to connect
+        except (self._failure, module.Error, RuntimeError, OSError) as error:
             raise_unless_rsa_is_missing(error)
             raise self._vendor.no_connection(getattr(error, "orig", None) or error) from error
+        except Exception as error:  # its text may have secrets of the application
+            raise cannot_be_made(error) from error
         return connected(made.dbapi_connection, module, self._vendor, REMEDY)

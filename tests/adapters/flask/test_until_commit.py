@@ -415,8 +415,10 @@ def test_a_change_that_looks_like_a_read_stays(context: Flask, sql: str) -> None
 def test_a_locked_table_and_a_drawn_number_stay_though_nothing_is_numbered(context: Flask) -> None:
     db.session.execute(sa.text('LOCK TABLE "order" IN EXCLUSIVE MODE'))
     refused("has changes")
-    db.session.execute(sa.text('INSERT INTO "order" (name) SELECT name FROM "order" WHERE false'))
-    refused("has changes")
+    db.session.rollback()
+    db.session.execute(sa.text('UPDATE "order" SET name = name WHERE false'))
+    with locks["default"].lock("stock:42"):
+        assert not db.session().in_transaction()
     db.session.execute(sa.text("CREATE SEQUENCE IF NOT EXISTS invoice"))
     db.session.commit()
     for _ in range(40):  # one in about 33 writes to the log
