@@ -332,8 +332,9 @@ class TestInAnEventLoop:
 
         await _in_loop(tell)
 
-    async def test_it_sees_no_variables_of_another_request(self) -> None:
-        """Whose timer it was by which the loss was found."""
+    @pytest.mark.parametrize("is_coroutine", [True, False])
+    async def test_it_sees_the_variables_of_its_own_request(self, is_coroutine: bool) -> None:
+        """Whoever's timer it was by which the loss was found."""
         client = aio.connect("memory://", ttl=0.2, max_hold=0)
         seen: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -341,11 +342,16 @@ class TestInAnEventLoop:
             REQUEST.set(request)
             return await client.lock(request, on_lost=tell).acquire()
 
+        def tell(_: object) -> None:
+            seen.set_result(REQUEST.get())
+
+        async def tell_later(_: object) -> None:
+            await asyncio.sleep(0)
+            seen.set_result(REQUEST.get())
+
         first = await asyncio.create_task(serve("first", lambda _: None))
-        second = await asyncio.create_task(
-            serve("second", lambda _: seen.set_result(REQUEST.get()))
-        )
-        assert await asyncio.wait_for(seen, SOON) == "none"
+        second = await asyncio.create_task(serve("second", tell_later if is_coroutine else tell))
+        assert await asyncio.wait_for(seen, SOON) == "second"
         for lease in (first, second):
             await lease.release()
         await client.close()

@@ -144,7 +144,9 @@ def use_in_two_loops(url: str, *, refuses_all: bool) -> None:
     own.run_until_complete(lease.extend())
     assert own.run_until_complete(lease.release()) is True
     assert own.run_until_complete(several.release()) is True
+    late = own.run_until_complete(client.lock("late").acquire())
     own.close()
+    assert asyncio.run(late.release()) is True
     assert asyncio.run(client.inspect("stock:42")) is None
     asyncio.run(client.close())
 
