@@ -6,7 +6,7 @@ That block is ended before the lock is acquired, and opened again after the lock
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -106,7 +106,6 @@ class request_blocks_suspended:  # noqa: N801  for ``with``
     """
 
     def __init__(self, request: HttpRequest) -> None:
-        self._of_lock_views = getattr(request, OURS, ())
         self._blocks = [
             (connection, blocks[0])
             for connection in opened()
@@ -131,7 +130,7 @@ class request_blocks_suspended:  # noqa: N801  for ``with``
         for connection, block in reversed(self._blocks):
             if is_aborted(connection):  # that of an order is still open, and takes no SAVEPOINT
                 connection.needs_rollback = True
-            with nullcontext() if block in self._of_lock_views else _deferred(connection):
+            with _deferred(connection):
                 block.__enter__()
             note_changes(connection)
 
