@@ -64,8 +64,7 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
         @functools.wraps(view)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             try:
-                lease = self.enter()
-                lease.check()  # it may be that of an earlier call of the view
+                lease = self.enter(checks=True)
             except AcquireTimeout as error:
                 return self.refuse(error)
             answer = current_app.ensure_sync(view)(*args, **kwargs)
@@ -80,11 +79,14 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
         note_place("lock_view", view, wrapper)
         return cast(V, wrapper)
 
-    def enter(self) -> AnyLease:
+    def enter(self, *, checks: bool = False) -> AnyLease:
         """Acquire the lock until the current request, or its order, has ended. Raises
-        AcquireTimeout, or the HTTP exception of another refusal."""
+        AcquireTimeout, or the HTTP exception of another refusal. ``checks``: LeaseLost, too, if the
+        request has it already, and has lost it."""
         found = request_leases.held_by(self)
         if found is not None:  # taken before an order began, or by an earlier call of the view
+            if checks:
+                found.check()
             return found
         locks = app_locks()
         try:

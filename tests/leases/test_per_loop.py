@@ -119,6 +119,7 @@ def test_a_client_is_refused_in_another_loop() -> None:
 @pytest.mark.parametrize("store", ["memory", "redis"])
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # of the loop that ended
 @pytest.mark.filterwarnings("ignore:loop is closed:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_lease_is_used_in_its_own_loop_only(store: str, request: pytest.FixtureRequest) -> None:
     """Elsewhere it would take the replies of others, and stop their renewal."""
     url = "memory://" if store == "memory" else request.getfixturevalue("redis_url")

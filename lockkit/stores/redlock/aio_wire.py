@@ -108,15 +108,16 @@ class _Node:
             self._failure = _as_failure(attempt.exception()), now()
 
     async def close(self) -> None:
-        attempt, self._attempt = self._attempt, None
-        line, self._line = self._line, None
+        attempt = self._attempt
         try:
             if attempt is not None and attempt.get_loop() is asyncio.get_running_loop():
                 attempt.cancel()
-                await asyncio.wait([attempt])
-            if line is not None:
-                await line.settled()
+                await asyncio.wait([attempt])  # it may have connected all the same
+            if self._line is not None:
+                await self._line.settled()
         finally:  # also if it is cancelled
+            self._attempt = None
+            line, self._line = self._line, None
             if line is not None:
                 line.abort()
 
