@@ -409,11 +409,17 @@ def test_a_listing_comes_in_pages(connect: Connect, monkeypatch: pytest.MonkeyPa
     assert list(client.holders()) == []
 
 
-def test_free_rows_are_pruned_after_a_day_and_fences_still_grow(
-    connect: Connect, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def prunes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each new name has the old rows pruned, from the first on."""
     monkeypatch.setattr(sql_store, "PRUNE_EVERY", 1)
     monkeypatch.setattr(table_rows.secrets, "token_hex", lambda _: "")
+
+
+@pytest.mark.usefixtures("prunes")
+def test_free_rows_are_pruned_after_a_day_and_fences_still_grow(
+    connect: Connect, path: Path
+) -> None:
     client = connect()
     with client.lock("old").acquire() as first:
         pass
@@ -426,12 +432,9 @@ def test_free_rows_are_pruned_after_a_day_and_fences_still_grow(
         assert second.fencing_token > first.fencing_token
 
 
-def test_a_fence_that_is_ahead_of_the_clock_is_not_pruned(
-    connect: Connect, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("prunes")
+def test_a_fence_that_is_ahead_of_the_clock_is_not_pruned(connect: Connect, path: Path) -> None:
     """The clock was wrong when it was granted, and the next one must be greater all the same."""
-    monkeypatch.setattr(sql_store, "PRUNE_EVERY", 1)
-    monkeypatch.setattr(table_rows.secrets, "token_hex", lambda _: "")
     client = connect()
     with client.lock("old").acquire() as first:
         pass
@@ -441,11 +444,8 @@ def test_a_fence_that_is_ahead_of_the_clock_is_not_pruned(
         assert second.fencing_token > first.fencing_token + 10**15
 
 
-def test_an_id_that_is_no_text_fails_no_other_name(
-    connect: Connect, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sql_store, "PRUNE_EVERY", 1)
-    monkeypatch.setattr(table_rows.secrets, "token_hex", lambda _: "")
+@pytest.mark.usefixtures("prunes")
+def test_an_id_that_is_no_text_fails_no_other_name(connect: Connect, path: Path) -> None:
     client = connect()
     client.lock("old").acquire().release()
     rows(path, "UPDATE lockkit_lock SET id = CAST(X'FF' AS TEXT), updated = updated - ?", OLD)
@@ -453,11 +453,10 @@ def test_an_id_that_is_no_text_fails_no_other_name(
         pass
 
 
+@pytest.mark.usefixtures("prunes")
 def test_a_row_of_another_release_does_not_fail_the_locks_of_other_names(
-    connect: Connect, path: Path, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, path: Path
 ) -> None:
-    monkeypatch.setattr(sql_store, "PRUNE_EVERY", 1)
-    monkeypatch.setattr(table_rows.secrets, "token_hex", lambda _: "")
     client = connect()
     for name in ("old", "of another release", "older"):
         client.lock(name).acquire().release()
