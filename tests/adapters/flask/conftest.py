@@ -76,5 +76,7 @@ def make_shop(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
     for app in made:
         with app.app_context():
             for engine in db.engines.values():
+                # The next tests have the same database: what is open would stand in their way.
+                assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
                 engine.dispose()
         app.extensions[EXTENSION].close()

@@ -270,11 +270,21 @@ def test_a_teardown_that_raises_keeps_no_lock_of_a_view_that_has_only_read(
     """Its session goes on, and another context may find it."""
     shop = make_shop(LOCKKIT_ORDERS=None, PROPAGATE_EXCEPTIONS=True)
     shop.teardown_appcontext(failing_once())
-    shop.add_url_rule("/", view_func=until_commit_of_nothing(), methods=["POST"])
+    left = []
+
+    @shop.post("/")
+    @locked("a", until="commit")
+    def view() -> str:
+        left.append(db.session())
+        return reading()
+
     with pytest.raises(ConnectionError):
         shop.test_client().post("/")
     with shop.app_context():
         assert not list(locks["default"].holders())
+    [session] = left
+    assert session.in_transaction()
+    session.close()
 
 
 @pytest.mark.parametrize("make_view", [by_lock_view, until_commit, until_commit_of_nothing])
