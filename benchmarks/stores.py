@@ -32,6 +32,11 @@ ROUNDS = 3
 Measure = Callable[[str, tuple[str, ...]], dict[str, dict[str, float]]]
 HANDOFF: Measure = partial(handoff.measure, rounds=1)
 SHARED: tuple[Measure, ...] = (HANDOFF, partial(contention.measure, rounds=ROUNDS))
+OF_FILES: tuple[Measure, ...] = (
+    *SHARED,
+    handoff.measure_long,
+    partial(contention.measure_many, rounds=1),
+)
 
 
 class Compared(NamedTuple):
@@ -109,18 +114,14 @@ STORES = {
     "memory://": Compared(
         lambda: nullcontext("memory://threads"), ("threading.Lock",), measures=(HANDOFF,)
     ),
-    "sqlite://": Compared(
-        _file,
-        ON_FILES,
-        measures=(*SHARED, handoff.measure_long, partial(contention.measure_many, rounds=1)),
-    ),
+    "sqlite://": Compared(_file, ON_FILES, measures=OF_FILES),
     "postgresql://": Compared(partial(_postgres, "table"), ON_POSTGRESQL, BY_HAND),
     "postgresql://?mode=advisory": Compared(partial(_postgres, "advisory"), ON_POSTGRESQL),
     "postgresql://?mode=row": Compared(partial(_postgres, "row"), ON_POSTGRESQL),
     "mariadb://": Compared(partial(_mariadb, "table"), ("GET_LOCK",), BY_HAND),
     "mariadb://?mode=advisory": Compared(partial(_mariadb, "advisory"), ("GET_LOCK",)),
     "mariadb://?mode=row": Compared(partial(_mariadb, "row"), ("GET_LOCK",)),
-    "django:// on SQLite": Compared(partial(_django, "django", _file), ON_FILES),
+    "django:// on SQLite": Compared(partial(_django, "django", _file), ON_FILES, measures=OF_FILES),
     "django:// on PostgreSQL": Compared(
         partial(_django, "django", POSTGRESQL), ("pg_advisory_lock", "django-pgware"), BY_HAND
     ),
