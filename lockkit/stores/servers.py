@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from traceback import walk_tb
 from typing import Any, Final
 
 from lockkit.model.errors import BackendUnavailable, StoreRefused
@@ -47,19 +49,20 @@ def postgresql_refuses(code: str, error: BaseException) -> bool:
     )
 
 
-def raise_unless_rsa_is_missing(error: BaseException) -> None:
-    """Raise a RuntimeError, but not PyMySQL's about a missing ``cryptography``, which it needs for
-    a password of MySQL's default kind."""
-    if isinstance(error, RuntimeError) and "cryptography" not in str(error):
+def is_interrupt(error: BaseException) -> bool:
+    """Whether the handler of a signal has raised it, to end a task. Limit: the handler must be a
+    function or a method."""
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = [getattr(handler, "__code__", None) for handler in handlers]
+    return any(frame.f_code in codes for frame, _ in walk_tb(error.__traceback__))
+
+
+def raise_unless_of_connecting(error: BaseException) -> None:
+    """Raise an interrupt, and a RuntimeError, but not PyMySQL's about a missing ``cryptography``,
+    which it needs for a password of MySQL's default kind."""
+    is_of_rsa = "cryptography" in str(error)
+    if is_interrupt(error) or (isinstance(error, RuntimeError) and not is_of_rsa):
         raise error
-
-
-def cannot_be_made(error: Exception) -> BackendUnavailable:
-    """For an error of what an application does by itself to connect."""
-    return BackendUnavailable(
-        f"no connection to the lock database can be made: {type(error).__name__} in the "
-        "application's own way to connect"
-    )
 
 
 def cannot_connect(server: str, text: str, *, is_refusal: bool) -> BackendUnavailable:
@@ -81,13 +84,15 @@ def tls_remedy(text: str) -> str:
 def current(password: object) -> Any:
     """The password to connect with now: the value itself, or what it returns if it is a function.
 
-    Raises BackendUnavailable if the function fails.
+    Raises BackendUnavailable if the function fails, but an interrupt as it is.
     """
     if not callable(password):
         return password
     try:
         return password()
     except Exception as error:
+        if is_interrupt(error):
+            raise
         raise BackendUnavailable("the function in OPTIONS['password'] has failed") from error
 
 

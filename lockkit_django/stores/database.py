@@ -22,14 +22,14 @@ from lockkit.model.checks import unknown_key
 from lockkit.model.errors import BackendUnavailable, ConfigurationError, LockError
 from lockkit.model.settings import AliasSettings
 from lockkit.stores.contract import ServerClock, reject_unknown_options
-from lockkit.stores.servers import cannot_be_made, raise_unless_rsa_is_missing
+from lockkit.stores.servers import raise_unless_of_connecting
 from lockkit.stores.sql.beside import TemporaryConnector, connector_beside
 from lockkit.stores.sql.connector import Connection, Connector, Ear
 from lockkit.stores.sql.dialect import Dialect, load_dialect
 from lockkit.stores.sql.pushed import PushedTable
 from lockkit.stores.sql.sqlite import SQLiteStore, table_over
 from lockkit.stores.sql.store import SQLStore
-from lockkit.stores.sql.vendors import connected, vendor_of
+from lockkit.stores.sql.vendors import cannot_send, connected, vendor_of
 from lockkit_django.conf import need_settings
 from lockkit_django.stores.in_tests import close_in_teardown, is_in_teardown, is_projects_own
 
@@ -187,11 +187,11 @@ class ServerConnector(Connector):
                 wrapper.connect()
         except LockError:
             raise
-        except (Error, RuntimeError, OSError) as error:
-            raise_unless_rsa_is_missing(error)
+        except UnicodeError:
+            raise cannot_send() from None
+        except (Error, RuntimeError, OSError, TypeError) as error:
+            raise_unless_of_connecting(error)
             raise self._vendor.no_connection(error.__cause__ or error) from error
-        except Exception as error:  # its text may have secrets of the application
-            raise cannot_be_made(error) from error
         remedy = (
             f"run 'manage.py migrate lockkit_django --database {self._alias}', which makes it only "
             "where DATABASE_ROUTERS let it"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 import socket
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import mysqlclient
 import pytest
 import sqlalchemy as sa
+from interrupting import TimeLimit
 from lock_tables import engine_for, make_table
 
 import lockkit
@@ -22,6 +26,7 @@ from lockkit.stores.sql import store as sql_store
 from lockkit.testing.conformance.base import queued
 from lockkit.testing.servers import MariaDBServer
 
+CANARY = "canary"
 OLD = 2 * 24 * 3600 * 1_000_000
 
 
@@ -37,6 +42,23 @@ def engine(request: pytest.FixtureRequest) -> Iterator[sa.Engine]:
     engine = engine_for(url)
     yield engine
     engine.dispose()
+
+
+@pytest.fixture
+def time_limit() -> Iterator[Callable[[type[Exception]], str]]:
+    """A function in which the handler of a signal raises an exception of this type."""
+    before = signal.getsignal(signal.SIGUSR1)
+
+    def limited(kind: type[Exception]) -> str:
+        def end(*_: object) -> None:
+            raise kind
+
+        signal.signal(signal.SIGUSR1, end)
+        signal.raise_signal(signal.SIGUSR1)
+        return "it was not ended"
+
+    yield limited
+    signal.signal(signal.SIGUSR1, before)
 
 
 def scheme_of(engine: sa.Engine) -> str:
@@ -57,18 +79,58 @@ def run(engine: sa.Engine, statement: str, *values: object) -> list[Any]:
         return [tuple(row) for row in result] if result.returns_rows else []
 
 
-def test_what_an_application_does_to_connect_may_fail() -> None:
-    """It may ask another server for a token, say."""
+@pytest.mark.parametrize(
+    ("error", "kind", "shown"),
+    [
+        (ConnectionRefusedError(111, "Connection refused", CANARY), BackendUnavailable, "refused"),
+        (OSError(f"GET https://tokens/?key={CANARY}"), BackendUnavailable, "database: OSError"),
+        (TypeError(f"no token: {CANARY}"), lockkit.ConfigurationError, "take its options"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_an_application_does_to_connect_may_fail(
+    error: Exception, kind: type[Exception], shown: str
+) -> None:
+    """It may ask another server for a token, say, and nobody is shown its secrets."""
 
     def fail() -> None:
-        raise OSError("the token service is down")
+        raise error
 
     engine = sa.create_engine("postgresql+psycopg://", creator=fail)
+    with lockkit.connect(client=engine) as client, pytest.raises(kind, match=shown) as caught:
+        client.lock("a").acquire()
+    assert CANARY not in str(caught.value)
+
+
+@pytest.mark.parametrize("limit", [TimeLimit, TimeoutError])
+@pytest.mark.parametrize("mode", ["table", "advisory"])
+def test_a_time_limit_that_ends_a_password_function_is_no_failure(
+    limit: type[Exception], mode: str, time_limit: Callable[[type[Exception]], str]
+) -> None:
+    """It is for the caller, such as a task of Celery that is to end."""
+    url, password = f"postgresql://shop@127.0.0.1/shop?mode={mode}", partial(time_limit, limit)
+    with lockkit.connect(url, options={"password": password}) as client, pytest.raises(limit):
+        client.lock("a").acquire()
+
+
+@pytest.mark.parametrize("limit", [TimeLimit, TimeoutError])
+def test_a_time_limit_that_ends_a_connecting_is_no_failure(
+    limit: type[Exception], time_limit: Callable[[type[Exception]], str]
+) -> None:
+    engine = sa.create_engine("postgresql+psycopg://", creator=partial(time_limit, limit))
+    with lockkit.connect(client=engine) as client, pytest.raises(limit):
+        client.lock("a").acquire()
+
+
+@pytest.mark.parametrize("mode", ["table", "advisory"])
+def test_a_password_that_a_driver_cannot_send_is_not_shown(mode: str) -> None:
+    url, options = f"mysql+pymysql://shop@127.0.0.1/shop?mode={mode}", {"password": f"{CANARY}€"}
     with (
-        lockkit.connect(client=engine) as client,
-        pytest.raises(lockkit.BackendUnavailable, match="the token service is down"),
+        lockkit.connect(url, options=options) as client,
+        pytest.raises(lockkit.ConfigurationError, match="Latin-1") as caught,
     ):
         client.lock("a").acquire()
+    assert CANARY not in "".join(traceback.format_exception(caught.value))
 
 
 def test_free_rows_are_pruned_after_a_day_and_fences_still_grow(

@@ -18,7 +18,7 @@ from lockkit.stores.servers import (
     MYSQL_LOST,
     MYSQL_REFUSED,
     cannot_connect,
-    raise_unless_rsa_is_missing,
+    raise_unless_of_connecting,
 )
 from lockkit.stores.sessions.connection import (
     Connection,
@@ -172,7 +172,7 @@ def connected(arguments: Arguments) -> Any:
             "PyMySQL cannot send the user or the password: they must be texts of Latin-1 characters"
         ) from None
     except (pymysql.MySQLError, RuntimeError) as error:
-        raise_unless_rsa_is_missing(error)
+        raise_unless_of_connecting(error)
         raise no_connection(error) from error
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from lockkit.model.errors import ConfigurationError, LockError
 from lockkit.model.settings import AliasSettings
 from lockkit.stores.contract import ServerClock, reject_unknown_options
-from lockkit.stores.servers import cannot_be_made, raise_unless_rsa_is_missing
+from lockkit.stores.servers import raise_unless_of_connecting
 from lockkit.stores.sql.beside import connector_beside
 from lockkit.stores.sql.connector import Connection, Connector
 from lockkit.stores.sql.dialect import Dialect, load_dialect
@@ -21,7 +21,7 @@ from lockkit.stores.sql.engines import engine_of
 from lockkit.stores.sql.pushed import PushedTable
 from lockkit.stores.sql.sqlite import SQLiteStore, table_over
 from lockkit.stores.sql.store import SQLStore
-from lockkit.stores.sql.vendors import connected, vendor_of
+from lockkit.stores.sql.vendors import cannot_send, connected, vendor_of
 
 if TYPE_CHECKING:
     import sqlalchemy
@@ -98,11 +98,9 @@ class EngineConnector(Connector):
             made.detach()  # or closing it would give it back to a pool
         except LockError:
             raise
-        except TypeError as error:  # of a driver whose options are not known beforehand
-            raise ConfigurationError(f"the driver of the lock database says: {error}") from error
-        except (self._failure, module.Error, RuntimeError, OSError) as error:
-            raise_unless_rsa_is_missing(error)
+        except UnicodeError:
+            raise cannot_send() from None
+        except (self._failure, module.Error, RuntimeError, OSError, TypeError) as error:
+            raise_unless_of_connecting(error)
             raise self._vendor.no_connection(getattr(error, "orig", None) or error) from error
-        except Exception as error:  # its text may have secrets of the application
-            raise cannot_be_made(error) from error
         return connected(made.dbapi_connection, module, self._vendor, REMEDY)

@@ -91,9 +91,15 @@ class Vendor(ABC):
         kind = StoreRefused if self.is_refusal(error) else BackendUnavailable
         return kind(f"the lock database refused a statement: {first_line(error)}")
 
-    def no_connection(self, error: BaseException) -> BackendUnavailable:
-        refused = self.is_refusal(error)
-        return cannot_connect("lock database", first_line(error), is_refusal=refused)
+    def no_connection(self, error: BaseException) -> LockError:
+        """The error to raise if no connection is made. It shows what a driver says, but no text
+        that may be the application's own, such as the URL of a request for a token."""
+        if isinstance(error, TypeError):  # of a driver whose options are not known beforehand
+            return ConfigurationError("the driver of the lock database does not take its options")
+        text = first_line(error)
+        if isinstance(error, OSError):
+            text = error.strerror or type(error).__name__
+        return cannot_connect("lock database", text, is_refusal=self.is_refusal(error))
 
 
 class PostgreSQL(Vendor):
@@ -163,6 +169,14 @@ def vendor_of(name: str, driver: Any) -> Vendor:
             f"lockkit uses a database over psycopg, psycopg2, PyMySQL or mysqlclient, not {found}"
         )
     return VENDORS[name]
+
+
+def cannot_send() -> ConfigurationError:
+    """For a UnicodeError of a driver. Not to be chained: that shows the password."""
+    return ConfigurationError(
+        "the driver of the lock database cannot send its host, user or password; PyMySQL takes "
+        "users and passwords of Latin-1 characters"
+    )
 
 
 def unavailable(what: str, error: BaseException) -> BackendUnavailable:

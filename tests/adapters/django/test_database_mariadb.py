@@ -15,6 +15,7 @@ import pytest_django
 from database_settings import complete, environment, mariadb
 from django.db import connections
 from django_pairs import Proxied, requests_of_pairs
+from interrupting import TimeLimit
 from orders_django import mysql
 
 import lockkit
@@ -28,6 +29,7 @@ MIGRATE = (
     "import django; django.setup(); from django.core.management import call_command as c; "
     "c('migrate', 'lockkit_django', verbosity=0)"
 )
+CANARY = "canary"
 LOOK_ALIKE = ["a", "A", "a ", "\u00e9", "e\u0301", "\u2603", "\U0001f512"]
 
 
@@ -79,6 +81,34 @@ def test_a_driver_that_lacks_what_a_password_needs_is_told(
         patch.setattr(connections["orders"].Database, "connect", connect)
         with pytest.raises(lockkit.BackendUnavailable, match="'cryptography' package is required"):
             client.lock("a").acquire()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (TimeLimit(), TimeLimit),
+        (OSError(f"GET https://tokens/?key={CANARY}"), lockkit.BackendUnavailable),
+        (UnicodeEncodeError("latin-1", CANARY, 0, 1, "beyond"), lockkit.ConfigurationError),
+        (TypeError(f"no token: {CANARY}"), lockkit.ConfigurationError),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_ends_a_connecting_is_told_without_secrets(
+    client: lockkit.LockClient,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    kind: type[Exception],
+) -> None:
+    """But a time limit is left to the task that it ends."""
+
+    def connect(**_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(connections["orders"].Database, "connect", connect)
+        with pytest.raises(kind) as caught:
+            client.lock("a").acquire()
+    assert CANARY not in str(caught.value)
 
 
 def test_a_server_that_greets_nobody_is_given_up(
