@@ -32,6 +32,7 @@ from lockkit.stores.redis.layout import bucket_of
 from lockkit.stores.registry import load_store
 from lockkit.stores.sql import listing
 from lockkit.stores.sql import rows as table_rows
+from lockkit.stores.sql import store as sql_store
 from lockkit.testing.servers import RedisServer
 
 FEW, SOME, MANY = 20, 200, 1000
@@ -423,6 +424,30 @@ def test_short_lived_processes_prune_as_well(tmp_path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as table:
         left = table.execute("SELECT count(*) FROM lockkit_lock WHERE name LIKE 'old:%'")
         assert left.fetchone()[0] < 25
+
+
+def test_old_rows_are_deleted_at_once(
+    in_sql: Counted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever locks a new name waits for one commit, not for one of each old row."""
+    monkeypatch.setattr(sql_store, "PRUNE_EVERY", 1)
+    monkeypatch.setattr(table_rows.secrets, "token_hex", lambda _: "")
+
+    def cost_beside(old: int) -> int:
+        for number in range(old):
+            request = claim("mutex", name=f"old:{number}")
+            in_sql.backend.acquire(request)
+            in_sql.backend.release(request)
+        with contextlib.closing(sqlite3.connect(tmp_path / "locks.sqlite3")) as table:
+            table.execute("UPDATE lockkit_lock SET updated = updated - ?", (2 * table_rows.DAY,))
+            table.commit()
+            asker = claim("mutex", name=f"new:{old}")
+            cost = in_sql.cost(lambda: in_sql.backend.acquire(asker))
+            left = table.execute("SELECT name FROM lockkit_lock WHERE name LIKE 'old:%'")
+            assert not left.fetchall()
+        return cost
+
+    assert cost_beside(SOME // 2) == cost_beside(1)
 
 
 class Table:

@@ -447,10 +447,13 @@ def test_a_fence_that_is_ahead_of_the_clock_is_not_pruned(connect: Connect, path
 @pytest.mark.usefixtures("prunes")
 def test_an_id_that_is_no_text_fails_no_other_name(connect: Connect, path: Path) -> None:
     client = connect()
-    client.lock("old").acquire().release()
-    rows(path, "UPDATE lockkit_lock SET id = CAST(X'FF' AS TEXT), updated = updated - ?", OLD)
+    for name in ("old", "of others"):
+        client.lock(name).acquire().release()
+    rows(path, "UPDATE lockkit_lock SET updated = updated - ?", OLD)
+    rows(path, "UPDATE lockkit_lock SET id = CAST(X'FF' AS TEXT) WHERE name LIKE 'of%'")
     with client.lock("new", timeout=0):
-        pass
+        left = rows(path, "SELECT name FROM lockkit_lock ORDER BY name")
+    assert left == [("new",), ("of others",)]
 
 
 @pytest.mark.usefixtures("prunes")

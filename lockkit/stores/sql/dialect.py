@@ -54,6 +54,14 @@ def load_dialect(name: str) -> Dialect:
 
 
 @functools.cache
+def repeated(statement: str, count: int) -> str:
+    """The statement for ``count`` rows instead of one: its parameters get the numbers from 0."""
+    change, _, condition = statement.partition(" WHERE ")
+    conditions = (re.sub(r"(:\w+)", rf"\g<1>{i}", condition) for i in range(count))
+    return f"{change} WHERE {' OR '.join(conditions)}"
+
+
+@functools.cache
 def expanded(statement: str, count: int) -> str:
     """The statement with ``:ids`` as a list of ``count`` parameters, ``:id0`` and so on."""
     return statement.replace(":ids", ", ".join(f":id{i}" for i in range(count)))

@@ -14,6 +14,7 @@ from lockkit.model.names import repair_command
 from lockkit.model.types import Grant, LockInfo, LockState, Release, Request
 from lockkit.stores.sql.codec import FREE, damaged_record, decode, is_whole, row_id, taken
 from lockkit.stores.sql.connector import Connection, Missed, Parameters
+from lockkit.stores.sql.dialect import repeated
 from lockkit.stores.sql.words import is_words
 
 T = TypeVar("T")
@@ -143,12 +144,20 @@ def repaired(key: str, name: str, by: str, connection: Connection) -> list[Words
 
 def prune_some(connection: Connection) -> None:
     """Delete some free rows that were not used for a day. A name that is used again gets a greater
-    fence all the same, because fences follow the clock: a row whose fence is ahead of it stays."""
+    fence all the same, because fences follow the clock: a row whose fence is ahead of it stays.
+
+    In one statement: somebody waits meanwhile who wants a lock, and each commit may take long."""
     dialect = connection.dialect
     now = connection.execute(dialect.clock, {}).rows[0][0]
     values = {"from": secrets.token_hex(32), "most": PRUNE_WINDOW, "before": now - DAY}
+    old: dict[str, Any] = {}
     for row, version, fence, text in connection.execute(dialect.stale, values).rows:
-        if is_free((now, version, fence, text)) and (
-            is_words(text) or (is_whole(fence) and fence < now)
+        if (
+            is_free((now, version, fence, text))
+            and (is_words(text) or (is_whole(fence) and fence < now))
+            and row.isascii()  # or others have written it, in bytes that no driver may send
         ):
-            connection.execute(dialect.delete, {"id": row, "version": version})
+            number = len(old) // 2
+            old |= {f"id{number}": row, f"version{number}": version}
+    if old:
+        connection.execute(repeated(dialect.delete, len(old) // 2), old)
