@@ -10,23 +10,38 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from damaging import BROKEN, EXAMPLES, HELD, MUTEX, NAMES, check, check_shown, pieces, use
+from damaging import (
+    BROKEN,
+    EXAMPLES,
+    HELD,
+    MUTEX,
+    NAMES,
+    OTHERS,
+    check,
+    check_shown,
+    pieces,
+    use,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lock_tables import engine_for
 from steps import Steps
 
+from lockkit.engine.state import State
 from lockkit.model.settings import settings_from_url
 from lockkit.model.types import LockState, Release
 from lockkit.stores.registry import load_store
-from lockkit.stores.sql import create_table
-from lockkit.stores.sql.codec import row_id
+from lockkit.stores.sql import create_table, rows
+from lockkit.stores.sql.codec import WHOLE, row_id
 from lockkit.stores.sql.words import row_of_words
 
 COLUMNS = "id, prefix, name, version, fence, state, updated"
 NUMBERS = ("version", "fence", "updated")
 SERVED = settings(EXAMPLES, max_examples=40)
 PREFIX = "d"
+AHEAD = WHOLE - 1000
+"""A fence that the clock is far behind."""
+
 WORDS = "words"
 ROWS = {name: row_id(PREFIX, name) for name in NAMES} | {WORDS: row_of_words(PREFIX, BROKEN)}
 Row = tuple[Any, ...]
@@ -246,6 +261,29 @@ def test_a_version_that_does_not_grow_grants_to_one(sqlite: SQLite) -> None:
     sqlite.put(sqlite.sound)
     sqlite.change(MUTEX, "version", 2**63 - 1)
     check(sqlite)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mariadb"])
+def test_a_repair_of_what_was_repaired_meanwhile_changes_nothing(
+    request: pytest.FixtureRequest, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody may have locked it since. The fence that could be read goes on growing."""
+    store: Store = request.getfixturevalue(kind)
+    store.put(store.sound)
+    store.change(MUTEX, "version", -5)
+    store.change(MUTEX, "fence", AHEAD)
+    state_of, granted = rows.state_of, []
+
+    def meanwhile(row: Row) -> State:
+        monkeypatch.undo()
+        assert store.backend.repair(MUTEX)
+        granted.append(store.backend.acquire(OTHERS[0]))
+        return state_of(row)
+
+    monkeypatch.setattr(rows, "state_of", meanwhile)
+    assert not store.backend.repair(MUTEX)
+    (info,) = store.backend.holders(MUTEX)
+    assert info.fence == granted[0].fence > AHEAD
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mariadb"])

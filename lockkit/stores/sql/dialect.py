@@ -32,6 +32,7 @@ class Dialect:
     page: str  #: rows of all prefixes; of another one's state, only the first character
     stale: str
     delete: str
+    mend: str  #: frees a row with a version that is not ours; nothing else changes such a row
     put: str
     prefixes: str
     take: str  #: takes a free name; the clock's time becomes its fence

@@ -133,9 +133,7 @@ def repaired(key: str, name: str, by: str, connection: Connection) -> list[Words
         now, version, fence, _ = row
         values = {"id": key, "version": version, "now": now, "state": FREE}
         values["fence"] = fence if is_whole(fence) else 0
-        statement = dialect.update
-        if not is_whole(version):  # nobody overwrites such a row, so there is nothing to compare
-            statement = dialect.delete.partition(" AND version")[0]
+        statement = dialect.update if is_whole(version) else dialect.mend
         if connection.execute(statement, values).changed != 1:
             raise Missed from None
         return [words_of_repair(name, now, by)]

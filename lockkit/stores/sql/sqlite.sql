@@ -36,3 +36,7 @@ UPDATE lockkit_lock SET version = version + 1, state = '', updated = :clock
 WHERE id = :id AND state = :state AND version BETWEEN 0 AND {most}
     AND fence BETWEEN :clock - :ttl + 1 AND {most}
     AND TYPEOF(version) = 'integer' AND TYPEOF(fence) = 'integer'
+
+-- name: mend
+UPDATE lockkit_lock SET version = :now, fence = :fence, state = :state, updated = :now
+WHERE id = :id AND NOT (version BETWEEN 0 AND {most} AND TYPEOF(version) = 'integer')

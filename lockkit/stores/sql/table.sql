@@ -18,6 +18,10 @@ VALUES (:id, :prefix, :name, :now, :fence, :state, :now) ON CONFLICT (id) DO NOT
 UPDATE lockkit_lock SET version = version + 1, fence = :fence, state = :state, updated = :now
 WHERE id = :id AND version = :version
 
+-- name: mend
+UPDATE lockkit_lock SET version = :now, fence = :fence, state = :state, updated = :now
+WHERE id = :id AND version NOT BETWEEN 0 AND {most}
+
 -- name: page
 SELECT {clock}, id, version, name, fence, prefix,
     CASE WHEN prefix = :prefix THEN state ELSE SUBSTR(state, 1, 1) END
