@@ -159,6 +159,15 @@ def test_a_server_that_is_another(served: Served, mode: str) -> None:
         assert served.authority in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "served", ["postgresql", *mysqlclient.SCHEMES], indirect=True, scope="module"
+)
+@pytest.mark.usefixtures("trusting")
+def test_a_server_that_is_another_and_named_after_the_question_mark(served: Served) -> None:
+    with pytest.raises(lockkit.BackendUnavailable, match=DISTRUSTED):
+        lock(served.at("host=0.0.0.0", host="@127.0.0.1"))
+
+
 @every_way
 @pytest.mark.usefixtures("trusting")
 def test_a_server_with_another_name(served: Served, mode: str) -> None:

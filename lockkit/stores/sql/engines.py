@@ -128,7 +128,7 @@ def _verified(
     if driver in LIBPQ:
         return url.update_query_dict(tls.for_libpq({"host": url.host, **said})), {}
     if driver in DRIVERS["mysql"]:
-        host = "" if "unix_socket" in said else url.host or ""
+        host = "" if "unix_socket" in said else str(said.get("host") or url.host or "")
         arguments = tls.for_mysql(driver, host, said, settings.place)
         return url.set(query={**PATIENCE, **said}), arguments
     return url, {}
