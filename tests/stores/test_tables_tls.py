@@ -266,3 +266,17 @@ def test_what_counts_as_this_host(host: str, here: bool, monkeypatch: pytest.Mon
     assert for_libpq({"hostaddr": host, "host": "shop.example"} if host else {}) == said
     assert for_libpq({"host": host, "service": "shop"}) == {}
     assert for_libpq({"host": host, "sslrootcert": "/ca"}) == {"sslmode": "verify-full"}
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    assert for_libpq({"host": "shop.example"})["sslmode"] == "verify-full"
+
+
+def test_a_home_that_may_not_be_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: object, **_: object) -> None:
+        raise PermissionError(f"{path} may not be searched")
+
+    monkeypatch.setattr(os, "stat", refuse)
+    assert for_libpq({"host": "shop.example"})["sslmode"] == "verify-full"
