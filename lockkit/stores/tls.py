@@ -20,6 +20,9 @@ from lockkit.model.errors import ConfigurationError
 BUNDLES: Final = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
 """Files of authorities' certificates, if Python names none. libpq takes only one file."""
 
+WITH_PORT: Final = re.compile("^([^:]*):[0-9]+$")
+"""One of several hosts, as SQLAlchemy reads them in a URL. An IPv6 address has more colons."""
+
 OWN_ROOTS: Final = "~/.postgresql/root.crt"
 """The authorities that libpq trusts by default."""
 
@@ -63,7 +66,7 @@ def for_libpq(said: Mapping[str, Any]) -> dict[str, str]:
         return {}
     if "sslrootcert" in known:
         return {"sslmode": "verify-full"}
-    if all(map(is_here, hosts)):
+    if all(is_here(WITH_PORT.sub(r"\1", host)) for host in hosts):
         return {}
     own = os.path.isfile(os.path.expanduser(OWN_ROOTS))  # raises nothing, as Path does
     return {"sslmode": "verify-full"} | ({} if own else {"sslrootcert": _bundle()})

@@ -268,6 +268,12 @@ def test_what_counts_as_this_host(host: str, here: bool, monkeypatch: pytest.Mon
     assert for_libpq({"host": host, "sslrootcert": "/ca"}) == {"sslmode": "verify-full"}
 
 
+@pytest.mark.parametrize(("host", "here"), [("localhost", True), ("shop.example", False)])
+def test_several_hosts_with_their_ports(host: str, here: bool) -> None:
+    """As SQLAlchemy reads them after the question mark."""
+    assert (for_libpq({"host": ("127.0.0.1:5433", f"{host}:5432")}) == {}) is here
+
+
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
