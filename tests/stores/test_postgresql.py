@@ -6,14 +6,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import psycopg
 import pytest
-from lock_tables import make_table
+from lock_tables import engine_for, make_table
 
 import lockkit
-from lockkit.stores.sql import guard
+from lockkit.stores.sql import create_table, guard
 from lockkit.testing.conformance.base import eventually
 from lockkit.testing.servers import PostgresServer
 
@@ -91,6 +92,22 @@ def test_every_isolation_level(
         for future in [threads.submit(work, client) for client in clients]:
             future.result()
     assert counter == [100]
+
+
+@pytest.mark.parametrize("way", ["engine", "client"])
+def test_several_processes_make_the_table_at_once(way: str, locks: Locks, url: str) -> None:
+    """As they do where each makes it when it starts. ``IF NOT EXISTS`` sees no table that is about
+    to be there."""
+    engines, clients = [engine_for(url) for _ in range(8)], [locks() for _ in range(8)]
+    by_engine = [partial(create_table, engine) for engine in engines]
+    makes = by_engine if way == "engine" else [client.store.create_table for client in clients]
+    start = threading.Barrier(len(makes))
+    with ThreadPoolExecutor(len(makes)) as threads, psycopg.connect(url, autocommit=True) as admin:
+        for _ in range(20):
+            admin.execute("DROP TABLE IF EXISTS lockkit_lock")
+            list(threads.map(lambda make: [start.wait(), make()], makes))
+    for engine in engines:
+        engine.dispose()
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ def create_table(engine: sqlalchemy.Engine) -> None:
     errors of SQLAlchemy, and ConfigurationError for another database. Not for SQLite: a file gets
     its table at the first lock. A Django project gets the table by ``manage.py migrate`` and need
     not call this."""
+    from sqlalchemy.exc import DBAPIError
+
     from lockkit.model.errors import ConfigurationError
     from lockkit.stores.sql.dialect import load_dialect  # here, as locks in a file do not need it
     from lockkit.stores.sql.vendors import VENDORS
@@ -22,5 +24,14 @@ def create_table(engine: sqlalchemy.Engine) -> None:
         raise ConfigurationError(
             f"lockkit makes tables in PostgreSQL, MySQL and MariaDB, not in {engine.dialect.name}"
         )
+    try:
+        _run(engine, load_dialect(vendor.name).create)
+    except DBAPIError as error:  # PostgreSQL's, if another process makes it at the same moment
+        if error.orig is None or vendor.code(error.orig) not in vendor.missed:
+            raise
+        _run(engine, load_dialect(vendor.name).create)
+
+
+def _run(engine: sqlalchemy.Engine, statement: str) -> None:
     with engine.begin() as connection:
-        connection.exec_driver_sql(load_dialect(vendor.name).create)
+        connection.exec_driver_sql(statement)

@@ -104,8 +104,9 @@ class Vendor(ABC):
 
 class PostgreSQL(Vendor):
     name = "postgresql"
-    missed = frozenset({"23505", "25P02", "40001", "40P01", "55P03"})
-    """unique violation, failed transaction, serialization failure, deadlock, lock not available"""
+    missed = frozenset({"23505", "25P02", "40001", "40P01", "42710", "42P07", "55P03"})
+    """unique violation, failed transaction, serialization failure, deadlock, a table that somebody
+    else has just made (two codes), lock not available"""
 
     missing_table = "42P01"
     unwritable = frozenset({"22021", "22P05"})
