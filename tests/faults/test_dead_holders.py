@@ -198,6 +198,14 @@ def test_the_switch(url: str) -> None:
         lockkit.connect(url, options={"take_over_dead": "no"})
 
 
+@pytest.mark.parametrize("server", ["postgresql", "mysql", "mariadb"])
+def test_a_table_on_a_server_takes_over_nothing(server: str) -> None:
+    """Settings for SQLite that turn it off are good for a server as well."""
+    lockkit.connect(f"{server}://h/shop", options={"take_over_dead": False})
+    with pytest.raises(ConfigurationError, match=r"it must be False: a table on a server"):
+        lockkit.connect(f"{server}://h/shop", options={"take_over_dead": True})
+
+
 def test_another_process_has_its_pid_now(client: LockClient) -> None:
     hold(client, "mine", owner=owner_here(os.getpid()))
     assert not is_free(client, "mine")

@@ -17,7 +17,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from lockkit.model.checks import check_flag, check_ttl
+from lockkit.model.checks import check_flag, check_ttl, wrong
 from lockkit.model.errors import (
     BackendError,
     BackendUnavailable,
@@ -40,6 +40,7 @@ LAYOUT: Final = 1
 """The version of the table, also in the header."""
 
 OPTIONS = ("timeout", "take_over_dead")
+TAKES_OVER: Final = "OPTIONS['take_over_dead']"
 
 
 class SQLiteStore(HintedTable, HostLocal):
@@ -58,13 +59,15 @@ class SQLiteStore(HintedTable, HostLocal):
 
 def table_over(kind: type[SQLStore], connector: Connector, settings: AliasSettings) -> SQLStore:
     """The store of an alias. Raises ConfigurationError for wrong OPTIONS."""
-    options = settings.options
-    takes_over = check_flag("OPTIONS['take_over_dead']", options.get("take_over_dead", True))
+    options, is_local = settings.options, issubclass(kind, HostLocal)
+    takes_over = check_flag(TAKES_OVER, options.get("take_over_dead", is_local))
+    if takes_over and not is_local:
+        raise wrong(TAKES_OVER, True, "False: a table on a server has leases of other hosts")
     return kind(
         connector,
         key_prefix=settings.key_prefix,
         busy_seconds=check_ttl("OPTIONS['timeout']", options.get("timeout", BUSY_SECONDS)),
-        takes_over=takes_over and issubclass(kind, HostLocal),
+        takes_over=takes_over,
     )
 
 
