@@ -201,6 +201,30 @@ def test_a_damaged_row_is_seen_and_repaired(
     assert [lease.release() for lease in leases] == [False, True]
 
 
+@pytest.mark.parametrize("engine", PREFERRED, indirect=True)
+def test_a_refusal_keeps_its_connection(engine: sa.Engine) -> None:
+    """The server has answered: who is refused again and again need not connect again."""
+    connected: list[object] = []
+    sa.event.listen(engine, "connect", lambda connection, _: connected.append(connection))
+    with lockkit.connect(client=engine, ttl=600) as client:
+        rw = client.rwlock("rw")
+        for name, state in (("damaged", "?"), ("of a later release", '{"v": 99}')):
+            client.lock(name).acquire().release()
+            run(engine, "UPDATE lockkit_lock SET state = %s WHERE name = %s", state, name)
+        with client.lock("a"), rw.read():
+            before = len(connected)
+            for lock, refusal in (
+                (client.semaphore("a", 3), lockkit.KindMismatch),
+                (rw.write(), lockkit.UpgradeRefused),
+                (client.lock("damaged"), lockkit.DamagedRecord),
+                (client.lock("of a later release"), lockkit.LayoutMismatch),
+                (client.lock("a"), lockkit.AcquireTimeout),
+            ):
+                with pytest.raises(refusal):
+                    lock.acquire(timeout=0)
+            assert len(connected) == before
+
+
 @pytest.fixture
 def least(engine: sa.Engine) -> Iterator[str]:
     """The URL of a user who may do what docs/tables.md says, and nothing else."""

@@ -12,7 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from lockkit.model.errors import BackendUnavailable, UnsupportedCapability
+from lockkit.model.errors import (
+    BackendUnavailable,
+    DamagedRecord,
+    KindMismatch,
+    LayoutMismatch,
+    UnsupportedCapability,
+    UpgradeRefused,
+)
 from lockkit.runtime import native, process
 from lockkit.runtime.wires import TURN_SECONDS
 from lockkit.stores.sql.dialect import Dialect
@@ -167,6 +174,10 @@ _inherited: list[Connection] = []
 """Connections of the parent process. They are never closed here: that would end them there."""
 
 
+REFUSALS = KindMismatch, UpgradeRefused, DamagedRecord, LayoutMismatch
+"""Errors of a step that are ours, about what the database has answered."""
+
+
 class OneConnection:
     """One connection, opened when it is needed and used by one thread at a time.
 
@@ -187,7 +198,7 @@ class OneConnection:
         self._connection: Connection | None = None
 
     def use(self, step: Callable[[Connection], T]) -> T:
-        """Do one step. After any error but a plain Missed the connection is closed.
+        """Do one step. After any error but a plain Missed and REFUSALS the connection is closed.
 
         Threads take turns. One that gets no turn in TURN_SECONDS raises BackendUnavailable. A step
         in a signal handler that has interrupted another step has a connection of its own.
@@ -202,6 +213,9 @@ class OneConnection:
                 return result
             except Missed as missed:
                 is_sound = type(missed) is Missed
+                raise
+            except REFUSALS:
+                is_sound = True
                 raise
             finally:  # if it is not sound, a reply may still be on its way, as after an interrupt
                 if is_sound and self._keeps and self._connection is None:
