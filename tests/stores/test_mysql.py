@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
 import time
@@ -402,6 +403,29 @@ class Shared(pymysql.connections.Connection):  # type: ignore[misc]  # has no ty
         finally:
             self._result = self.session._result
             self.session.select_db(theirs)
+
+
+@of_pymysql
+def test_new_connections_that_break_at_once_leave_nothing_unknown(locks: Locks, url: str) -> None:
+    """Nothing has been asked of them, so the step goes on with another one."""
+    where, breaks = sa.make_url(url), [True, True]
+
+    class Breaking(pymysql.connections.Connection):  # type: ignore[misc]  # has no types
+        def query(self, sql: str, unbuffered: bool = False) -> int:
+            if sql.startswith("SET SESSION innodb") and breaks:
+                breaks.pop()
+                self._sock.shutdown(socket.SHUT_RDWR)
+            return int(super().query(sql, unbuffered))
+
+    def connect() -> Any:
+        return Breaking(
+            host=where.host, port=where.port or 0, user=where.username, database=where.database,
+            charset="utf8mb4",
+        )  # fmt: skip
+
+    client = locks(sa.create_engine("mysql+pymysql://", creator=connect))
+    assert client.lock("a").acquire().release()
+    assert not breaks
 
 
 @of_pymysql

@@ -85,7 +85,7 @@ class Vendor(ABC):
                 f"the lock database cannot write {UNNAMED} in its encoding: {first_line(error)}"
             )
         if code is None or self.is_lost(code):
-            if statement.startswith("SELECT"):
+            if statement.startswith(("SELECT", "SET")):  # it changes no row
                 return Stale()
             return OutcomeUnknown(f"the connection to the lock database broke: {first_line(error)}")
         kind = StoreRefused if self.is_refusal(error) else BackendUnavailable
