@@ -233,6 +233,7 @@ def _made(kind: _Change, rows: list[Row], reason: str | None, stores: Stores) ->
 
 
 def _audit(kind: _Change, rows: list[Row], reason: str | None, outcome: str) -> None:
+    _log.disabled = False  # logging.config disables what exists before it, unless told otherwise
     for alias, info, stuck in rows:
         facts = {
             "alias": alias,

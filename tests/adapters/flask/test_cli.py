@@ -6,15 +6,17 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
-from command_line import dead_port
+from command_line import dead_port, hold
 from flask import Flask
 from flask_project import create_app, db
 from flask_sqlalchemy import SQLAlchemy
 
+import lockkit
 from lockkit.operate.console import Exit
 from lockkit.orders import table
 from lockkit_flask import LockKit, idempotent, lock_view, locks
@@ -83,8 +85,27 @@ def test_as_a_program(tmp_path: Path) -> None:
     assert json.loads(done.stdout) is not None
 
 
-def _flask(folder: Path, *argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def test_an_app_that_sets_up_logging_does_not_silence_the_record_of_a_release(
+    tmp_path: Path,
+) -> None:
+    """By default dictConfig disables the loggers that exist already."""
+    logs = {"version": 1, "handlers": {"h": {"class": "logging.StreamHandler"}},
+            "root": {"handlers": ["h"]}}  # fmt: skip
+    setup = f"import logging.config\nlogging.config.dictConfig({logs})\n"
+    url = f"sqlite:///{tmp_path}/locks.sqlite3"
+    with closing(lockkit.connect(url)) as client:
+        hold(client, "x")
+        done = _flask(tmp_path, "locks", "release", "x", "--yes", setup=setup, LOCKKIT_URL=url)
+    assert done.returncode == 0
+    assert done.stderr.startswith("locks release: operator=")
+    assert done.stderr.endswith("outcome=released\n")
+
+
+def _flask(
+    folder: Path, *argv: str, setup: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
     (folder / "shop.py").write_text(
+        f"{setup}"
         "from flask import Flask\n"
         "from lockkit_flask import LockKit\n"
         "app = Flask(__name__)\n"
