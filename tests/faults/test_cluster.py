@@ -25,6 +25,7 @@ from lockkit.stores.redis.layout import SLOTS, bucket_of, slot_of
 from lockkit.stores.redis.slots import slot_of_command
 from lockkit.testing.blocking import AnyClient, Api, connect
 from lockkit.testing.conformance.base import at_least_once, eventually
+from lockkit.testing.proxy import FaultProxy
 
 BUCKETS = 64
 
@@ -566,6 +567,15 @@ def test_what_is_renewed_together_fails_apart(
             assert client.perform(step) is Release.RELEASED
         tried = connections_to(stopped) - before
         assert tried < len(its) / 2
+
+
+def test_a_cluster_that_has_never_answered_is_asked_once_for_a_listing() -> None:
+    """And not for each bucket: a server that is silent takes its socket_timeout each time."""
+    with FaultProxy(HOST, 1) as seed, FaultProxy(HOST, 1) as another:
+        url = f"redis+cluster://{HOST}:{seed.port},{HOST}:{another.port}"
+        with lockkit.connect(url) as client, pytest.raises(lockkit.BackendUnavailable):
+            list(client.holders())
+        assert (seed.connections, another.connections) == (1, 1)
 
 
 def test_a_refused_bucket_is_refused_alone(group: ClusterGroup, other: lockkit.LockClient) -> None:

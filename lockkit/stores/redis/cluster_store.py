@@ -96,7 +96,7 @@ class ClusterStore(RedisStore):
 
     def page(self, name: str | None, cursor: Cursor | None = None) -> Step[Page]:
         """A server that is down is asked once; the error of its buckets comes after all the
-        others."""
+        others. A cluster of which nothing is known is asked once."""
         at = cursor or Cursor()
         if name is not None or at.bucket not in ALL_BUCKETS:
             return (yield from super().page(name, cursor))
@@ -106,6 +106,8 @@ class ClusterStore(RedisStore):
         try:
             return (yield from super().page(name, cursor))
         except BackendUnavailable as error:
+            if not self._slots.masters:  # no seed has answered yet: others would be asked in vain
+                raise
             owner = self._slots.known_owner(slot)
             down = at.down if owner is None else at.down | {owner}
             return Page([], at._replace(down=down).next_bucket(error))
