@@ -14,9 +14,11 @@ import fcntl
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib import resources
 from pathlib import Path
 from types import FrameType
 from typing import IO, TypeAlias
@@ -47,10 +49,7 @@ GRACE = 10.0
 PAUSE = 0.02
 """Seconds between checks of whether a program or its processes have ended."""
 
-STAND_BY = (
-    'read -r LOCKKIT_FENCE < "$0" || exit; export LOCKKIT_FENCE; '
-    '[ "$LOCKKIT_FENCE" ] || unset LOCKKIT_FENCE; exec "$@"'
-)
+STAND_BY = resources.files(__package__).joinpath("stand_by.py").read_text()
 """The program's process waits for the fencing token, and then becomes the program.
 
 So the pid of the program is known when the lock is requested, and the program owns the lease.
@@ -147,7 +146,7 @@ def _standing_by(name: str, words: list[str], console: Console) -> Iterator[_Pro
         reading = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 3)  # 0 would be the program's input
         os.close(low)
         with open(writing, "wb", buffering=0) as pipe:
-            told = ["/bin/sh", "-c", STAND_BY, f"/dev/fd/{reading}", *words]
+            told = [sys.executable, "-I", "-S", "-c", STAND_BY, str(reading), *words]
             environment = {**os.environ, "LOCKKIT_NAME": name}
             try:
                 child = subprocess.Popen(  # noqa: S603

@@ -111,6 +111,34 @@ def test_a_job_without_a_standard_input_gives_the_program_none(url: str) -> None
     assert ran == "closed\n"
 
 
+@pytest.mark.parametrize(
+    "program",
+    [("env",), ("ls", "/proc/self/fd"), ("grep", "Sig[BIC]", "/proc/self/status")],
+    ids=["environment", "descriptors", "signals"],
+)
+def test_the_program_finds_what_it_would_find_without_the_command(
+    program: tuple[str, ...], url: str
+) -> None:
+    """Also variables whose names no shell accepts, or which a shell obeys."""
+    odd = {"spring.profile": "a", "a-b": "c", "BASH_FUNC_x%%": "() { :; }", "OPTIND": "abc"}
+    command = [sys.executable, "-m", "lockkit", "--url", url, "locks", "run", "job", *program]
+    found, ours = (
+        subprocess.check_output(each, env={**os.environ, **odd}, text=True).splitlines()
+        for each in (program, command)
+    )
+    told = ("LOCKKIT_NAME=", "LOCKKIT_FENCE=")
+    assert sorted(line for line in ours if not line.startswith(told)) == sorted(found)
+
+
+def test_a_script_without_a_first_line_is_one_of_the_shell(
+    client: LockClient, tmp_path: Path
+) -> None:
+    script = tmp_path / "job"
+    script.write_text("exit $1\n")
+    script.chmod(0o755)
+    assert locks(client, "run", "job", str(script), "7").status == 7
+
+
 def test_its_exit_status_is_the_programs(client: LockClient) -> None:
     assert locks(client, "run", "job", *python("raise SystemExit(42)")).status == 42
     assert locks(client, "run", "job", "sh", "-c", "kill -9 $$").status == 128 + 9
