@@ -73,6 +73,10 @@ def run_program(arguments: argparse.Namespace, stores: Stores, console: Console)
     alias = stores.select([arguments.alias])[0]
     client = _limited(stores.client(alias), arguments.max_hold)
     refuse_within_process(client)
+    try:
+        os.fsencode(arguments.name)
+    except UnicodeEncodeError as error:
+        raise UsageError(f"the locale cannot express {arguments.name!a}: use UTF-8") from error
     with _standing_by(arguments.name, arguments.program, console) as program:
         try:
             lock = client.lock(

@@ -130,6 +130,13 @@ def test_the_program_finds_what_it_would_find_without_the_command(
     assert sorted(line for line in ours if not line.startswith(told)) == sorted(found)
 
 
+def test_a_name_that_the_locale_cannot_express_is_a_usage_error(url: str) -> None:
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    told = locks_process("run", r"a\u4e2d", "true", url=url, **ascii_only)
+    assert told.status == 2
+    assert r"the locale cannot express 'a\u4e2d'" in told.err
+
+
 def test_a_script_without_a_first_line_is_one_of_the_shell(
     client: LockClient, tmp_path: Path
 ) -> None:
