@@ -151,11 +151,9 @@ def _standing_by(name: str, words: list[str], console: Console) -> Iterator[_Pro
         os.close(low)
         with open(writing, "wb", buffering=0) as pipe:
             told = [sys.executable, "-I", "-S", "-c", STAND_BY, str(reading), *words]
-            environment = {**os.environ, "LOCKKIT_NAME": name}
+            named = {**os.environ, "LOCKKIT_NAME": name}
             try:
-                child = subprocess.Popen(  # noqa: S603
-                    told, pass_fds=[reading], env=environment, process_group=group
-                )
+                child = subprocess.Popen(told, pass_fds=[reading], env=named, process_group=group)  # noqa: S603
             finally:
                 os.close(reading)
             program = _Program(child, pipe, console, guarded)
