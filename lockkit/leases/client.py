@@ -125,10 +125,14 @@ class LockClient(_Kinds):
         name that only has waiters; of one name, or of all, in no order. Read page by page.
 
         Raises UnsupportedCapability if the store cannot list its leases, or a BackendError."""
+        for infos in self._pages(name):
+            yield from infos
+
+    def _pages(self, name: str | None) -> Iterator[list[LockInfo]]:
         page = self._listed.page
         infos, cursor = self.perform(page(name))
         while True:
-            yield from infos
+            yield infos
             if cursor is None:
                 return
             infos, cursor = self.perform(page(name, cursor))

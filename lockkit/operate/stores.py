@@ -8,6 +8,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from lockkit.leases.client import LockClient
@@ -162,10 +163,29 @@ class Stores:
 
 
 def _all(client: LockClient, name: str | None, *, lost: bool) -> Iterator[LockInfo]:
-    """The locks, the last words of leases that were not released, and then the orphaned orders."""
-    yield from client.holders(name)
-    if lost:
-        yield from client.last_words(name)
+    """The locks, the last words of leases that were not released, and then the orphaned orders.
+    If a store fails after its first page, as a cluster of which one server is down, it is asked for
+    all of them, and its first error comes last."""
+    failed: list[LockError] = []
+    has_begun = False
+    try:
+        for page in client._pages(name):
+            has_begun = True
+            yield from page
+    except LockError as error:
+        if not has_begun:
+            raise
+        failed.append(error)
+    for more in [client.last_words] * lost + [partial(_orphans, client)]:
+        try:
+            yield from more(name)
+        except LockError as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
+
+
+def _orphans(client: LockClient, name: str | None) -> Iterator[LockInfo]:
     if client.store.records() is not None:  # else there is no need to import this
         from lockkit.orders.redis_records import orphans
 

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+from claiming import left_behind
+from command_line import locks
 from redis_family import CALM, HOST, SOON, ClusterGroup, ClusterServer, until
 from rushing import Rush
 
@@ -567,6 +569,22 @@ def test_what_is_renewed_together_fails_apart(
             assert client.perform(step) is Release.RELEASED
         tried = connections_to(stopped) - before
         assert tried < len(its) / 2
+
+
+def test_a_server_that_is_down_hides_no_orphan_of_the_others(group: ClusterGroup) -> None:
+    with lockkit.connect(group.url, options={"socket_timeout": 1.0}) as client:
+        names = {left_behind(client, f"A-{number}").lock_name for number in range(12)}
+        stopped = group.masters[1]
+        its = {name for name in names if owner_of(group, slot_of_name(name)) is stopped}
+        stopped.pause()
+        try:
+            shown = locks(client, "--format", "json")
+        finally:
+            stopped.resume()
+        assert (shown.status, set(shown.names)) == (69, names - its)
+        assert its
+        for name in names:
+            assert locks(client, "resolve", name, "--retry", "--yes").status == 0
 
 
 def test_a_cluster_that_has_never_answered_is_asked_once_for_a_listing() -> None:

@@ -190,9 +190,9 @@ class Slow(LockClient):
         super().__init__(client.store, client.settings)
         self._may = may
 
-    def holders(self, name: str | None = None) -> Iterator[LockInfo]:
+    def _pages(self, name: str | None) -> Iterator[list[LockInfo]]:
         assert self._may.wait(10)
-        yield from super().holders(name)
+        yield from super()._pages(name)
 
 
 def test_aliases_are_read_side_by_side(memory: LockClient) -> None:
@@ -201,9 +201,9 @@ def test_aliases_are_read_side_by_side(memory: LockClient) -> None:
     slow = Slow(memory, shown)
 
     class Second(LockClient):
-        def holders(self, name: str | None = None) -> Iterator[LockInfo]:
+        def _pages(self, name: str | None) -> Iterator[list[LockInfo]]:
             asked.set()
-            yield from super().holders(name)
+            yield from super()._pages(name)
             shown.set()
 
     other = lockkit.connect("memory://")
@@ -217,7 +217,7 @@ def test_aliases_are_read_side_by_side(memory: LockClient) -> None:
 
 def test_a_defect_of_one_reader_is_raised(memory: LockClient) -> None:
     class Broken(LockClient):
-        def holders(self, name: str | None = None) -> Iterator[LockInfo]:
+        def _pages(self, name: str | None) -> Iterator[list[LockInfo]]:
             raise AssertionError(name)
 
     broken = Broken(memory.store, memory.settings)

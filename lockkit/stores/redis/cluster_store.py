@@ -15,7 +15,12 @@ import redis
 import redis.asyncio
 
 from lockkit.engine.effects import Exchange, Step
-from lockkit.model.errors import BackendUnavailable, ConfigurationError, LockError
+from lockkit.model.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    DamagedRecord,
+    LockError,
+)
 from lockkit.model.settings import AliasSettings
 from lockkit.model.types import Finding, Page, Release, Renewal, Request
 from lockkit.stores.redis.cluster_wire import ClusterWire, ManyConnections
@@ -24,6 +29,7 @@ from lockkit.stores.redis.hosts import Hosts, Node, read_hosts
 from lockkit.stores.redis.layout import slot_of
 from lockkit.stores.redis.listing import Cursor
 from lockkit.stores.redis.protocol import ALL_BUCKETS, Command, Protocol, pack
+from lockkit.stores.redis.records import RedisRecords
 from lockkit.stores.redis.scripts import look
 from lockkit.stores.redis.settings import maker
 from lockkit.stores.redis.slots import AT_ONCE, Slots, slot_of_command
@@ -112,6 +118,9 @@ class ClusterStore(RedisStore):
             down = at.down if owner is None else at.down | {owner}
             return Page([], at._replace(down=down).next_bucket(error))
 
+    def records(self) -> ClusterRecords:
+        return ClusterRecords(self)
+
     def check(self) -> Step[None]:
         said = yield from look(pack(b"CLUSTER", b"INFO"))
         if b"cluster_state:ok" not in said:
@@ -129,6 +138,32 @@ class ClusterStore(RedisStore):
         """An identity of the cluster, which all of its servers know."""
         yield from self._slots.look()
         return self._slots.identity
+
+
+class ClusterRecords(RedisRecords):
+    """A server that is down is asked once for the records that run."""
+
+    _store: ClusterStore
+
+    def _in_use(self) -> Step[tuple[list[int], BackendUnavailable | None]]:
+        slots = self._store._slots
+        found: list[int] = []
+        down: dict[Node | None, BackendUnavailable] = {}
+        for bucket in ALL_BUCKETS:
+            key = self._keys.running(bucket)
+            if slots.known_owner(slot_of(key)) in down:
+                continue
+            try:
+                count = yield from look(pack(b"ZCARD", key))
+            except DamagedRecord:
+                count = 1
+            except BackendUnavailable as error:
+                if not slots.masters:
+                    raise
+                down[slots.known_owner(slot_of(key))] = error
+                continue
+            found += [bucket] * bool(count)
+        return found, next(iter(down.values()), None)
 
 
 def _directed(step: Step[Any], route: Node | str) -> Step[Any]:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lockkit.engine.effects import Step
-from lockkit.model.errors import DamagedRecord
+from lockkit.model.errors import BackendUnavailable, DamagedRecord
 from lockkit.model.types import ClaimReply, Finding, StoredRecord
 from lockkit.stores.redis.health import capacity, persistence
 from lockkit.stores.redis.layout import VERSION, bucket_of, encoded
@@ -116,34 +116,38 @@ class RedisRecords:
             self._keys.are_occupied = True
 
     def orphans(self, name: str | None = None, cursor: Any = None) -> Step[_Page]:
-        """``cursor``: the buckets still to read, where to go on in the first one, and the names
-        found in it so far: ZSCAN may return a name twice while names come and go."""
+        """``cursor``: the buckets still to read, where to go on in the first one, the names found
+        in it so far (ZSCAN may return a name twice while names come and go), and the error of
+        buckets that could not be read, which comes after all the others."""
         if name is not None:
             return (yield from self._list(bucket_of(name), [encoded(name)])), None
         if cursor is None:
-            cursor = ((yield from self._in_use()), b"0", set())
-        buckets, scanned, seen = cursor
+            buckets, error = yield from self._in_use()
+            cursor = (buckets, b"0", set(), error)
+        buckets, scanned, seen, error = cursor
         if not buckets:
+            if error is not None:
+                raise error
             return [], None
         index = self._keys.running(buckets[0])
         try:
             packed = pack(b"ZSCAN", index, scanned, b"COUNT", b"%d" % PAGE)
             scanned, found = yield from look(packed)
         except DamagedRecord:
-            return [(index.decode(), _OF_ANOTHER_TYPE)], (buckets[1:], b"0", set())
+            return [(index.decode(), _OF_ANOTHER_TYPE)], (buckets[1:], b"0", set(), error)
         fresh = [one for one in found[::2] if one not in seen]
         entries = yield from self._list(buckets[0], fresh)
         if scanned == b"0":
-            return entries, (buckets[1:], b"0", set())
-        return entries, (buckets, scanned, {*seen, *fresh})
+            return entries, (buckets[1:], b"0", set(), error)
+        return entries, (buckets, scanned, {*seen, *fresh}, error)
 
-    def _in_use(self) -> Step[list[int]]:
-        """The buckets with running records."""
+    def _in_use(self) -> Step[tuple[list[int], BackendUnavailable | None]]:
+        """The buckets with running records, and the error of those that could not be asked."""
         try:
             counts = yield from look([pack(b"ZCARD", self._keys.running(b)) for b in ALL_BUCKETS])
         except DamagedRecord:  # one of them is of another type
-            return list(ALL_BUCKETS)
-        return [bucket for bucket, count in zip(ALL_BUCKETS, counts, strict=True) if count]
+            return list(ALL_BUCKETS), None
+        return [bucket for bucket, count in zip(ALL_BUCKETS, counts, strict=True) if count], None
 
     def health(self) -> Step[list[Finding]]:
         return self._store.of_each(persistence)
