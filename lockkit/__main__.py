@@ -109,9 +109,14 @@ def _missing_file(url: str) -> str:
     """Looking must not create the file: a misspelt path would look as if nothing were locked."""
     scheme, _, path = url.partition(":///")
     path = os.path.realpath(path)
-    if scheme != "sqlite" or (os.path.exists(path) and os.path.getsize(path)):
+    if scheme != "sqlite":
         return ""
-    return f"{path} is empty" if os.path.exists(path) else f"there is no file {path}"
+    try:
+        return "" if os.stat(path).st_size else f"{path} is empty"
+    except (FileNotFoundError, NotADirectoryError):
+        return f"there is no file {path}"
+    except OSError:  # such as a directory that we may not search: the store reports it
+        return ""
 
 
 def _locks(find: Callable[[], str], key_prefix: str | None, argv: Sequence[str]) -> int:

@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -219,6 +221,18 @@ def test_a_file_that_cannot_be_reached_is_not_said_to_be_empty(tmp_path: Path) -
             assert shown.status == 69
             assert "nobody has ever locked" not in shown.err
             assert "free" not in shown.out
+
+
+def test_a_file_that_may_not_be_reached_is_refused(tmp_path: Path) -> None:
+    """Such as in a directory of another user. Root is like them without its capabilities."""
+    (tmp_path / "theirs").mkdir(mode=0)
+    url = f"sqlite:///{tmp_path}/theirs/locks.sqlite3"
+    without = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
+    for argv in (["list"], ["run", "job", "true"]):
+        command = [*without, sys.executable, "-m", "lockkit", "--url", url, "locks", *argv]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert ended.returncode == 1
+        assert "theirs/locks.sqlite3 cannot be opened: is it this user's" in ended.stderr
 
 
 @pytest.mark.parametrize("make", [Path.touch, blank])

@@ -142,6 +142,9 @@ class SQLiteConnector(Connector):
     def connect(self) -> SQLiteConnection:
         try:
             self._make_file()
+        except PermissionError as error:
+            why = _REASONS[sqlite3.SQLITE_CANTOPEN]
+            raise StoreRefused(f"the lock database {self._path} {why}") from error
         except OSError as error:
             raise BackendUnavailable(
                 f"the lock database {self._path} cannot be made: {error.strerror}"
