@@ -2,7 +2,7 @@
 
 Each shows what it would change, asks, and changes exactly that. The store compares again in the
 step that makes the change, so nothing happens if the name went to somebody else while the operator
-was reading. Every attempt writes one line to the log, which says who made it and why.
+was reading. Every attempt is logged for each lease, with who made it and why.
 """
 
 from __future__ import annotations
@@ -245,19 +245,26 @@ def _audit(kind: _Change, rows: list[Row], reason: str | None, outcome: str) -> 
             **({"as": kind.as_} if kind.as_ else {}),
             "reason": reason or "-",
         }
-        words = " ".join(f"{key}={escape(str(value))}" for key, value in facts.items())
+        words = " ".join(f"{key}={_quoted(value)}" for key, value in facts.items())
+        operator = _operator()
         _log.warning(
-            "locks %s: operator=%s %s outcome=%s", kind.command, _operator(), words, outcome
+            "locks %s: outcome=%s operator=%s %s", kind.command, _quoted(outcome), operator, words
         )
+
+
+def _quoted(value: object) -> str:
+    """A value of the line, in quotes if it could be taken for several."""
+    text = escape(str(value))
+    return '"' + text.replace('"', r"\x22") + '"' if set(text) & {" ", "=", '"'} else text
 
 
 def _operator() -> str:
     """The operator: ``root@web-1:4121 uid=0 sudo_user=ann``. The names come from the environment
     and may be wrong; the uid comes from the system."""
     try:
-        user = escape(getpass.getuser())
+        user = _quoted(getpass.getuser())
     except (OSError, KeyError, ImportError):  # a container's user may have no name
         user = "?"
     sudo_user = os.environ.get("SUDO_USER")
-    sudo = f" sudo_user={escape(sudo_user)}" if sudo_user else ""
+    sudo = f" sudo_user={_quoted(sudo_user)}" if sudo_user else ""
     return f"{user}@{os.uname().nodename}:{os.getpid()} uid={os.getuid()}{sudo}"

@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -230,10 +231,25 @@ def test_every_attempt_is_on_record(memory: LockClient, caplog: pytest.LogCaptur
         assert not caplog.records, "nothing was attempted"
         locks(memory, "release", "a\u202eb", "--yes")
     (line,) = caplog.messages
-    assert rf"alias=default name=a\u202eb fence={fence} owner=web-1:7 POST /a\x0aforged" in line
-    assert line.endswith("outcome=released")
+    assert rf'alias=default name=a\u202eb fence={fence} owner="web-1:7 POST /a\x0aforged"' in line
+    assert line.startswith("locks release: outcome=released operator=")
     assert f":{os.getpid()} " in line, "who did it"
     assert "\n" not in line
+
+
+def test_what_is_on_record_cannot_be_forged(
+    memory: LockClient, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUDO_USER", "ann uid=7")
+    hold(memory, 'x" owner=bob', owner=Owner("web-1", 7, "t", 'POST /a" state=free'))
+    locks(memory, "release", 'x" owner=bob', "--yes", "--reason", "a=b")
+    (line,) = caplog.messages
+    bare = re.sub('"[^"]*"', "…", line)
+    assert [word.partition("=")[0] for word in bare.split()[2:]] == [
+        "outcome", "operator", "uid", "sudo_user", "alias", "name", "fence", "owner", "state",
+        "stuck", "reason",
+    ]  # fmt: skip
+    assert r'name="x\x22 owner=bob"' in line
 
 
 @pytest.mark.parametrize(
@@ -260,7 +276,7 @@ def test_a_step_that_fails_in_between_is_on_record(
     assert shown.status == status
     assert str(error) in shown.err
     (line,) = caplog.messages
-    assert line.endswith(f"outcome=unknown: {type(error).__name__}")
+    assert line.startswith(f'locks release: outcome="unknown: {type(error).__name__}" operator=')
 
 
 def test_two_repairs_at_once_are_refused(memory: LockClient) -> None:
