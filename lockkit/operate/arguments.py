@@ -162,6 +162,7 @@ def _prune(parser: Parser) -> None:
     add("--database", **SEVERAL, metavar="NAME", help=which)
     unreadable = "delete nothing but the record of this order, if it cannot be read"
     add("--unreadable", type=_order_name, metavar="ORDER_KEY", help=unreadable)
+    _add_consent(parser, "delete", "why you delete it, for the log")
 
 
 def _add_name(parser: Parser) -> None:
@@ -181,7 +182,12 @@ def _add_caution(parser: Parser, what: str) -> None:
     add = parser.add_argument
     add("--alias", metavar="ALIAS", help="needed if several aliases have the name")
     add("--fence", type=_fence, metavar="N", help=f"{what} only if this is its fencing token")
-    add("--reason", metavar="TEXT", help="why, for the log and the store")
+    _add_consent(parser, what, "why, for the log and the store")
+
+
+def _add_consent(parser: Parser, what: str, why: str) -> None:
+    add = parser.add_argument
+    add("--reason", metavar="TEXT", help=why)
     add("--yes", **FLAG, help="do not ask; needed where there is no terminal")
     add("--dry-run", **FLAG, help=f"only show what it would {what}")
 

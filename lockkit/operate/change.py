@@ -8,22 +8,17 @@ was reading. Every attempt is logged for each lease, with who made it and why.
 from __future__ import annotations
 
 import argparse
-import getpass
-import logging
-import os
 from collections.abc import Callable
 from typing import NamedTuple
 
 from lockkit.leases.client import LockClient
 from lockkit.model.types import LockInfo, LockState
+from lockkit.operate.caution import DRY_RUN, audit, operator, refusal
 from lockkit.operate.columns import details
 from lockkit.operate.console import Console, Exit, UsageError
 from lockkit.operate.inspect import RESOLVED, Process, process_of
 from lockkit.operate.stores import Row, Stores
 from lockkit.operate.text import escape, printable
-
-_log = logging.getLogger("lockkit.audit")
-"""One line for each attempt, as a warning: without a logging configuration it is printed."""
 
 
 class _Change(NamedTuple):
@@ -142,9 +137,6 @@ def _change(kind: _Change, arguments: argparse.Namespace, stores: Stores, consol
     return Exit.OK
 
 
-DRY_RUN = ": this was a dry run"
-
-
 def _nothing(kind: _Change, rows: list[Row], where: str) -> str:
     """Why none of these rows can be changed."""
     states = {row.info.state for row in rows if row.is_now}
@@ -213,16 +205,12 @@ def _why_not(
         if info.fence is None:
             raise UsageError("its fencing token cannot be read, so --fence cannot be compared")
         return f": its fencing token is {info.fence}, not {arguments.fence}"
-    if arguments.dry_run:
-        return DRY_RUN
-    if not arguments.yes and not console.interactive:
-        raise UsageError("there is no terminal to ask: give --yes")
-    return None if arguments.yes or console.confirm(kind.question) else ""
+    return refusal(kind.question, arguments, console)
 
 
 def _made(kind: _Change, rows: list[Row], reason: str | None, stores: Stores) -> bool:
     """Make the change, and log who made it and the outcome."""
-    by = f"{_operator()}: {reason or 'no reason given'}"
+    by = f"{operator()}: {reason or 'no reason given'}"
     try:
         done = kind.make(stores.client(rows[0].alias), rows[0].info, by)
     except BaseException as error:  # also an interrupt: the change may have been made
@@ -233,7 +221,6 @@ def _made(kind: _Change, rows: list[Row], reason: str | None, stores: Stores) ->
 
 
 def _audit(kind: _Change, rows: list[Row], reason: str | None, outcome: str) -> None:
-    _log.disabled = False  # logging.config disables what exists before it, unless told otherwise
     for alias, info, stuck in rows:
         facts = {
             "alias": alias,
@@ -245,26 +232,4 @@ def _audit(kind: _Change, rows: list[Row], reason: str | None, outcome: str) -> 
             **({"as": kind.as_} if kind.as_ else {}),
             "reason": reason or "-",
         }
-        words = " ".join(f"{key}={_quoted(value)}" for key, value in facts.items())
-        operator = _operator()
-        _log.warning(
-            "locks %s: outcome=%s operator=%s %s", kind.command, _quoted(outcome), operator, words
-        )
-
-
-def _quoted(value: object) -> str:
-    """A value of the line, in quotes if it could be taken for several."""
-    text = escape(str(value))
-    return '"' + text.replace('"', r"\x22") + '"' if set(text) & {" ", "=", '"'} else text
-
-
-def _operator() -> str:
-    """The operator: ``root@web-1:4121 uid=0 sudo_user=ann``. The names come from the environment
-    and may be wrong; the uid comes from the system."""
-    try:
-        user = _quoted(getpass.getuser())
-    except (OSError, KeyError, ImportError):  # a container's user may have no name
-        user = "?"
-    sudo_user = os.environ.get("SUDO_USER")
-    sudo = f" sudo_user={_quoted(sudo_user)}" if sudo_user else ""
-    return f"{user}@{os.uname().nodename}:{os.getpid()} uid={os.getuid()}{sudo}"
+        audit(kind.command, outcome, facts)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from lockkit.model.errors import BackendError, ConfigurationError, StoreRefused
-from lockkit.model.log import log
+from lockkit.operate.caution import DRY_RUN, audit, refusal
 from lockkit.operate.console import Console, Exit, UsageError
 from lockkit.operate.text import escape, printable
 
@@ -26,6 +26,9 @@ class RecordTable(Protocol):
 
     def unreadable(self) -> Iterator[str]:
         """The keys of records that cannot be read."""
+
+    def is_unreadable(self, key: str) -> bool:
+        """Whether there is a record with this key that cannot be read."""
 
     def repair(self, key: str) -> bool:
         """Delete the record with this key if it cannot be read."""
@@ -73,20 +76,53 @@ def prune(records: OrderRecords, arguments: argparse.Namespace, console: Console
         console.complain("the records of orders are in Redis, where they expire by themselves")
     tables = {name: records.databases[name] for name in names}
     if arguments.unreadable is not None:
-        return _repair(tables, arguments.unreadable, console)
+        found = [_repair(name, table, arguments, console) for name, table in tables.items()]
+        if not any(ending is not None for ending in found):
+            console.complain(f"{escape(arguments.unreadable)} has no record that cannot be read")
+        return max((ending for ending in found if ending is not None), default=Exit.ERROR)
+    if arguments.yes or arguments.dry_run or arguments.reason is not None:
+        raise UsageError("--yes, --dry-run and --reason are for --unreadable")
     endings = [_prune(name, table, arguments.batch, console) for name, table in tables.items()]
     return Exit.STUCK if Exit.STUCK in endings else max(endings, default=Exit.OK)
 
 
-def _repair(tables: Mapping[str, RecordTable], order: str, console: Console) -> Exit:
-    """Delete the record of one order if it cannot be read."""
-    found = [name for name, table in tables.items() if table.repair(order.removeprefix("order:"))]
-    for name in found:
-        log.warning("the record of %s in the database %s is deleted by an operator", order, name)
-        console.report(f"{escape(name)}: the record of {escape(order)} is deleted\n")
-    if not found:
-        console.complain(f"{escape(order)} has no record that cannot be read")
-    return Exit.OK if found else Exit.ERROR
+def _repair(
+    name: str, table: RecordTable, arguments: argparse.Namespace, console: Console
+) -> Exit | None:
+    """Delete the record of one order in one database. None: it has none that cannot be read."""
+    order, key = arguments.unreadable, arguments.unreadable.removeprefix("order:")
+    try:
+        if not table.is_unreadable(key):
+            return None
+        console.report(f"{escape(name)}: the record of {escape(order)} cannot be read\n")
+        why_not = refusal("Delete it? Its order may have taken effect.", arguments, console)
+        if why_not is None and not _repaired(name, table, order, arguments.reason):
+            why_not = ": it can be read now, or is gone"
+    except (BackendError, ConfigurationError) as error:
+        return _failed(name, error, console)
+    if why_not is not None:
+        console.complain(f"not deleted{why_not}")
+        return Exit.OK if why_not == DRY_RUN else Exit.ERROR
+    console.report("deleted\n")
+    return Exit.OK
+
+
+def _repaired(name: str, table: RecordTable, order: str, reason: str | None) -> bool:
+    """Delete it, and log who did and the outcome."""
+    facts = {"database": name, "name": order, "reason": reason or "-"}
+    try:
+        done = table.repair(order.removeprefix("order:"))
+    except BaseException as error:  # also an interrupt: it may have been deleted
+        audit("prune --unreadable", f"unknown: {type(error).__name__}", facts)
+        raise
+    audit("prune --unreadable", "deleted" if done else "not deleted: it had changed", facts)
+    return done
+
+
+def _failed(name: str, error: Exception, console: Console) -> Exit:
+    console.complain(f"database {escape(name)}: {printable(str(error))}")
+    down = isinstance(error, BackendError) and not isinstance(error, StoreRefused)
+    return Exit.STORE_DOWN if down else Exit.ERROR
 
 
 def _prune(name: str, table: RecordTable, batch: int, console: Console) -> Exit:
@@ -104,9 +140,7 @@ def _prune(name: str, table: RecordTable, batch: int, console: Console) -> Exit:
                 f"prune --database {escape(name)} --unreadable order:{escape(key)}"
             )
     except (BackendError, ConfigurationError) as error:  # ConfigurationError: no table
-        console.complain(f"database {escape(name)}: {printable(str(error))}")
-        down = isinstance(error, BackendError) and not isinstance(error, StoreRefused)
-        ending = Exit.STORE_DOWN if down else Exit.ERROR
+        ending = _failed(name, error, console)
     finally:
         if deleted or ending is not Exit.ERROR:
             console.report(f"{escape(name)}: {deleted} expired order records deleted\n")

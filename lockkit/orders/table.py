@@ -57,14 +57,22 @@ class Table(ABC):
             if more := len(found) == PAGE:
                 after = found[-1][0]
 
+    def is_unreadable(self, key: str) -> bool:
+        """Whether there is a record of this order that cannot be read."""
+        with self.begin() as database:
+            return _is_unreadable(database, key)
+
     def repair(self, key: str) -> bool:
         """Delete the record of one order if it cannot be read. False if there is no such record."""
         with self.begin() as database:
-            found = _look(database, f"{quoted(database.vendor, 'key')} = %s", key)
-            if not any(map(is_damaged, map(_recorded, found))):
-                return False
-            forget(database, key)
-            return True
+            if found := _is_unreadable(database, key):
+                forget(database, key)
+            return found
+
+
+def _is_unreadable(database: Database, key: str) -> bool:
+    found = _look(database, f"{quoted(database.vendor, 'key')} = %s", key)
+    return any(map(is_damaged, map(_recorded, found)))
 
 
 def _look(database: Database, which: str, value: object) -> Sequence[Sequence[Any]]:

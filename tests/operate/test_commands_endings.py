@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,8 +64,13 @@ class Records(NamedTuple):
     def unreadable(self) -> Iterator[str]:
         yield from self.damaged
 
-    def repair(self, key: str) -> bool:
+    def is_unreadable(self, key: str) -> bool:
+        if self.expired < 0:
+            raise BackendUnavailable("connection refused")
         return key in self.damaged
+
+    def repair(self, key: str) -> bool:
+        return self.is_unreadable(key)
 
 
 class Unread(io.StringIO):
@@ -75,11 +80,12 @@ class Unread(io.StringIO):
         raise BrokenPipeError
 
 
-def prune(out: io.StringIO, *tables: Records) -> tuple[int, str]:
+def prune(out: io.StringIO, *tables: Records, argv: Sequence[str] = ()) -> tuple[int, str]:
     err = io.StringIO()
     named = {f"db{number}": table for number, table in enumerate(tables)}
     found = OrderRecords(named, tuple(named))
-    return run(["prune"], {}, stdout=out, stderr=err, records=lambda: found), err.getvalue()
+    status = run(["prune", *argv], {}, stdout=out, stderr=err, records=lambda: found)
+    return status, err.getvalue()
 
 
 def test_prune_ends_with_the_gravest_of_several_databases() -> None:
@@ -102,6 +108,45 @@ def test_prune_goes_on_if_nobody_reads() -> None:
     status, err = prune(Unread(), Records(2), Records(3, ("a17",)))
     assert status == 3
     assert "order:a17 cannot be read" in err
+
+
+ORDER = f"order:{'a' * 64}"
+REPAIR = ("--unreadable", ORDER)
+BROKEN = Records(damaged=("a" * 64,))
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "says"),
+    [
+        ([], 2, "there is no terminal to ask: give --yes"),
+        (["--yes", "--dry-run"], 0, "not deleted: this was a dry run"),
+    ],
+)
+def test_a_record_is_not_deleted_unasked(
+    more: list[str], status: int, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended, err = prune(io.StringIO(), BROKEN, argv=[*REPAIR, *more])
+    assert (ended, says in err) == (status, True)
+    assert caplog.messages == []
+
+
+def test_a_record_that_is_deleted_is_on_record(caplog: pytest.LogCaptureFixture) -> None:
+    """Also if another database is down."""
+    out = io.StringIO()
+    argv = [*REPAIR, "--yes", "--reason", "ticket"]
+    ended, err = prune(out, BROKEN, Records(-1), Records(), argv=argv)
+    assert (ended, err) == (69, "database db1: connection refused\n")
+    assert out.getvalue() == f"db0: the record of {ORDER} cannot be read\ndeleted\n"
+    (line,) = caplog.messages
+    assert line.startswith("locks prune --unreadable: outcome=deleted operator=")
+    assert line.endswith(f" database=db0 name={ORDER} reason=ticket")
+
+
+def test_what_prunes_is_not_asked_for_consent() -> None:
+    """A dry run that deletes what has expired would be none."""
+    out = io.StringIO()
+    assert prune(out, Records(2), argv=["--dry-run"])[0] == 2
+    assert out.getvalue() == ""
 
 
 def test_stuck_and_down_are_told_apart(memory: LockClient, gone: LockClient) -> None:

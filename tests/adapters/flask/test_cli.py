@@ -201,10 +201,11 @@ def test_records_that_cannot_be_read(
     assert told.exit_code == Exit.STUCK
     keys = [line.rpartition(" --unreadable order:")[2] for line in told.stderr.splitlines()]
     assert keys == sorted(damaged)
+    repair = ["locks", "prune", "--yes", "--unreadable"]
     for key in damaged:
-        assert runner.invoke(args=["locks", "prune", "--unreadable", key]).exit_code == 0
+        assert runner.invoke(args=[*repair, key]).exit_code == 0
     for key in (min(sound), min(newer)):
-        assert runner.invoke(args=["locks", "prune", "--unreadable", key]).exit_code == 1
+        assert runner.invoke(args=[*repair, key]).exit_code == 1
     with app.app_context():
         left = db.session.execute(sa.select(orders.c.key)).scalars().all()
     assert sorted(left) == sorted([*sound, *newer])

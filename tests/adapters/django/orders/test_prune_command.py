@@ -173,8 +173,8 @@ def test_a_record_that_cannot_be_read(column: str, value: object) -> None:
     assert advice in err
     assert "b" * 64 not in err
     with pytest.raises(CommandError):
-        prune("--unreadable", "b" * 64)
-    assert prune("--unreadable", f"order:{'a' * 64}")[0].endswith("is deleted\n")
+        prune("--unreadable", "b" * 64, "--yes")
+    assert prune("--unreadable", f"order:{'a' * 64}", "--yes")[0].endswith("deleted\n")
     assert OrderRecord.objects.get().key == "b" * 64
 
 
@@ -203,7 +203,7 @@ def test_texts_that_cannot_be_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
             cursor.execute(sql, [key * 64])
         cursor.execute("UPDATE lockkit_order SET state = x'646f6e65' WHERE key = %s", ["c" * 64])
     assert unreadable() == ["a" * 64, "c" * 64, "\ufffd"]
-    assert prune("--unreadable", f"order:{'a' * 64}")[0].endswith("is deleted\n")
+    assert prune("--unreadable", f"order:{'a' * 64}", "--yes")[0].endswith("deleted\n")
     assert unreadable() == ["c" * 64, "\ufffd"]
 
 
