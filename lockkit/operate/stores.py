@@ -66,6 +66,7 @@ class Stores:
         self.down: dict[str, str] = {}  #: alias: what its store said
         self.wrong: dict[str, str] = {}  #: alias: what is wrong with its settings
         self._looked_at: list[str] = []
+        self._answered: set[str] = set()
         self._growth = Growth()
 
     def select(self, aliases: Sequence[str] | None) -> list[str]:
@@ -88,10 +89,10 @@ class Stores:
         return ", ".join(f"{escape(alias)} ({where})" for alias, where in shown.items())
 
     def about(self, *, nothing: bool) -> dict[str, dict[str, Any]]:
-        """The stores that have answered, for JSON. Other prefixes are read only if nothing was
-        found."""
-        answered = [a for a in self._looked_at if a not in self.down and a not in self.wrong]
-        clients = {alias: self.client(alias) for alias in answered}
+        """The stores that have answered, for JSON; ``--limit`` may end the look before others do.
+        Other prefixes are read only if nothing was found."""
+        answered = self._answered - {*self.down, *self.wrong}
+        clients = {alias: self.client(alias) for alias in self._looked_at if alias in answered}
         return {
             alias: {
                 "location": client.settings.shown_location,
@@ -107,6 +108,7 @@ class Stores:
         """Forget the failures of an earlier look."""
         self.down.clear()
         self.wrong.clear()
+        self._answered.clear()
         self._growth.next_look()
 
     def pages(
@@ -146,6 +148,7 @@ class Stores:
         try:
             for info in _all(self.client(alias), name, lost=lost or name is not None):
                 page.append(Row(alias, info, judge(info) or self._growth.judge(alias, info)))
+                self._answered.add(alias)
                 if len(page) == PAGE:
                     yield page
                     page = []
@@ -160,6 +163,7 @@ class Stores:
         if failed:
             failed[0][alias] = failed[1]
             self._console.complain(f"alias {escape(alias)}: {printable(failed[1])}")
+        self._answered.add(alias)
 
 
 def _all(client: LockClient, name: str | None, *, lost: bool) -> Iterator[LockInfo]:

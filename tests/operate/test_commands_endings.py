@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import logging
 import os
 import subprocess
@@ -258,6 +259,16 @@ def test_aliases_are_read_side_by_side(memory: LockClient) -> None:
     found = locks({"slow": lambda: slow, "fast": lambda: second}, "--format", "json")
     assert asked.is_set()
     assert sorted(found.names) == ["of the fast one", "of the slow one"]
+
+
+def test_a_limit_ends_the_look_before_all_have_answered(memory: LockClient) -> None:
+    never = threading.Event()
+    slow = Slow(memory, never)
+    hold(memory, "job")
+    both = {"fast": lambda: memory, "slow": lambda: slow}
+    found = locks(both, "--format", "json", "--limit", "1")
+    never.set()
+    assert list(json.loads(found.out)["stores"]) == ["fast"]
 
 
 def test_a_defect_of_one_reader_is_raised(memory: LockClient) -> None:
