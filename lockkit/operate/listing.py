@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from functools import partial
+from itertools import chain, islice
 
 from lockkit.model.types import Owner
 from lockkit.operate.columns import details
@@ -99,9 +100,12 @@ class _Look:
 
 
 def _write(pages: Iterable[list[Row]], form: Format, stores: Stores, console: Console) -> None:
-    """Write each page as soon as it has been read."""
+    """Write each page as soon as it has been read; nothing, if it turns out at the first that the
+    command is used wrongly."""
+    left = iter(pages)
+    first = list(islice(left, 1))
     form.start()
-    for page in pages:
+    for page in chain(first, left):
         form.page(page)
         console.flush()
     form.finish(stores)
