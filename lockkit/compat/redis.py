@@ -32,7 +32,7 @@ try:
     from redis.exceptions import RedisError
 except ImportError as error:
     raise DriverMissing(
-        "lockkit.compat.redis needs redis-py: pip install 'lockkit[redis]'"
+        f"lockkit.compat.redis needs redis-py: pip install 'lockkit[redis]' ({error})"
     ) from error
 
 from lockkit.compat._claims import (

@@ -69,7 +69,7 @@ class UnsupportedCapability(ConfigurationError):
 
 
 class DriverMissing(ConfigurationError, ImportError):
-    """A driver package is not installed. The message names the extra that installs it."""
+    """A driver cannot be imported. The message names the extra that installs it, and says why."""
 
 
 class InvalidName(ConfigurationError):

@@ -6,9 +6,12 @@ from __future__ import annotations
 import logging
 import os
 import re
+import subprocess
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
@@ -237,3 +240,29 @@ async def test_a_host_that_cannot_be_a_name_cannot_be_reached() -> None:
     async with aio.connect("redis://.svc:6379") as tasks:
         with pytest.raises(BackendUnavailable):
             await tasks.lock("a").acquire()
+
+
+@pytest.mark.parametrize(
+    ("url", "driver"),
+    [
+        ("redis://host/0", "redis"),
+        ("redlock://a,b,c", "redis"),
+        ("zookeeper://host", "kazoo"),
+        ("postgresql://host/shop", "sqlalchemy"),
+        ("postgresql://host/shop?mode=advisory", "psycopg"),
+        ("mysql://host/shop?mode=advisory", "pymysql"),
+    ],
+)
+def test_a_driver_that_is_installed_and_broken_says_why(
+    url: str, driver: str, tmp_path: Path
+) -> None:
+    (tmp_path / f"{driver}.py").write_text("raise ImportError('libssl.so.9 is missing')")
+    program = (
+        f"import sys, lockkit; sys.path.insert(0, {str(tmp_path)!r}); lockkit.connect({url!r})"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    told = ran.stderr.splitlines()[-1]
+    assert "pip install 'lockkit[" in told
+    assert told.endswith(" (libssl.so.9 is missing)")

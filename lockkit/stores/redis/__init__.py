@@ -16,7 +16,9 @@ from lockkit.model.errors import DriverMissing
 try:
     import redis as _driver  # noqa: F401  (only to say clearly that it is missing)
 except ImportError as error:
-    raise DriverMissing("the Redis store needs redis-py: pip install 'lockkit[redis]'") from error
+    raise DriverMissing(
+        f"the Redis store needs redis-py: pip install 'lockkit[redis]' ({error})"
+    ) from error
 
 from lockkit.stores.redis.store import RedisStore
 

@@ -17,7 +17,9 @@ from lockkit.model.errors import DriverMissing
 try:
     import redis as _driver  # noqa: F401  (only to say clearly that it is missing)
 except ImportError as error:
-    raise DriverMissing("Redlock needs redis-py: pip install 'lockkit[redis]'") from error
+    raise DriverMissing(
+        f"Redlock needs redis-py: pip install 'lockkit[redis]' ({error})"
+    ) from error
 
 from lockkit.stores.redlock.store import RedlockStore
 

@@ -39,7 +39,7 @@ class MySQLSessions(SessionStore):
             import pymysql  # type: ignore[import-untyped]  # noqa: F401
         except ImportError as error:
             raise DriverMissing(
-                f"{settings.shown_location} needs PyMySQL: pip install 'lockkit[mysql]'"
+                f"{settings.shown_location} needs PyMySQL: pip install 'lockkit[mysql]' ({error})"
             ) from error
         wrong = ConfigurationError(
             f"{settings.place} is not a MySQL URL, or has an option "

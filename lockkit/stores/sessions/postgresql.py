@@ -50,7 +50,8 @@ class PostgresSessions(SessionStore):
             from psycopg import ProgrammingError, conninfo, pq
         except ImportError as error:
             raise DriverMissing(
-                f"{settings.shown_location} needs psycopg 3: pip install 'lockkit[postgresql]'"
+                f"{settings.shown_location} needs psycopg 3: "
+                f"pip install 'lockkit[postgresql]' ({error})"
             ) from error
         driver = settings.scheme.partition("+")[2]
         if driver not in {"", "psycopg"}:

@@ -52,7 +52,7 @@ def engine_of(settings: AliasSettings) -> sqlalchemy.Engine:
         import sqlalchemy
     except ImportError as error:
         raise DriverMissing(
-            f"{settings.scheme}:// needs SQLAlchemy: pip install 'lockkit[sqlalchemy]'"
+            f"{settings.scheme}:// needs SQLAlchemy: pip install 'lockkit[sqlalchemy]' ({error})"
         ) from error
     engine = settings.options.get("engine")
     if engine is not None:

@@ -19,7 +19,7 @@ try:
     import kazoo as _driver  # noqa: F401  (only to say clearly that it is missing)
 except ImportError as error:
     raise DriverMissing(
-        "the ZooKeeper store needs kazoo: pip install 'lockkit[zookeeper]'"
+        f"the ZooKeeper store needs kazoo: pip install 'lockkit[zookeeper]' ({error})"
     ) from error
 
 from lockkit.stores.zookeeper.store import ZooKeeperStore
