@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 __all__ = ["DEFAULT", "Catalogue", "Text", "add", "catalogue"]
 
@@ -62,8 +62,8 @@ def add(language: str, path: str | os.PathLike[str]) -> None:
 
     It takes precedence over lockkit's own catalogue of that language, which fills its gaps. If
     lockkit has none, a refusal that lacks a text is shown in English. Raises OSError, and
-    ValueError if the file is not TOML, has a value that is not in a table, or has a text with a
-    placeholder that cannot be filled in.
+    ValueError if the file is not TOML, has a table or a text that no refusal has, has a value that
+    is not in a table, or has a text with a placeholder that cannot be filled in.
     """
     tag = _tag(language)
     with open(path, "rb") as file:
@@ -71,11 +71,22 @@ def add(language: str, path: str | os.PathLike[str]) -> None:
     for code, texts in theirs.items():
         if not isinstance(texts, dict):
             raise ValueError(f"the catalogue {tag!r}: {code} must be a table of texts")  # noqa: TRY004
-        if code in _ours(DEFAULT):
-            _check(tag, code, theirs)
+        _check_word(tag, code, _ours(DEFAULT))
+        for part in texts:
+            _check_word(f"{tag}: {code}", part, {*_ours(DEFAULT)[code], *Text._fields})
+        _check(tag, code, theirs)
     ours = _ours(_OURS[tag]) if tag in _OURS else {}
     _added[tag] = Catalogue(tag, {c: ours.get(c, {}) | theirs.get(c, {}) for c in ours | theirs})
     catalogue.cache_clear()
+
+
+def _check_word(place: str, word: str, known: Collection[str]) -> None:
+    if word not in known:
+        from lockkit.model.checks import nearest
+
+        close = nearest(word, known)
+        hint = f"did you mean {close!r}?" if close else f"there are {', '.join(sorted(known))}"
+        raise ValueError(f"the catalogue {place!r} has {word!r}, which no refusal has; {hint}")
 
 
 def _check(tag: str, code: str, entries: Mapping[str, Any]) -> None:
@@ -102,8 +113,8 @@ def catalogue(language: str | None = None) -> Catalogue:
     while tag:
         if tag in _added:
             return _added[tag]
-        if tag in _OURS:
-            return Catalogue(_OURS[tag], _ours(_OURS[tag]))
+        if (ours := _OURS.get(tag)) is not None:
+            return _added.get(ours) or Catalogue(ours, _ours(ours))
         tag = tag.rpartition("-")[0]
     return catalogue(DEFAULT)
 

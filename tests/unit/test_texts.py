@@ -122,6 +122,26 @@ def test_a_word_of_ours_is_changed(language: str, add: Callable[[str, str], None
     assert (said.language, said.title, said.detail) == (language, "Gerade besetzt", before.detail)
 
 
+def test_a_word_of_ours_is_changed_for_all_its_variants(add: Callable[[str, str], None]) -> None:
+    add("zh-hans", TITLE)
+    assert {BUSY.in_language(tag).title for tag in ("zh", "zh_CN")} == {"Gerade besetzt"}
+
+
+@pytest.mark.parametrize(
+    ("own", "says"),
+    [
+        (TITLE.replace("busy", "bussy"), "has 'lock-bussy', .* did you mean 'lock-busy'"),
+        (TITLE.replace("title", "titel"), "lock-busy' has 'titel', .* did you mean 'title'"),
+        ("[page]\nordr = 'x'", "page' has 'ordr', .* did you mean 'order'"),
+    ],
+)
+def test_a_misspelt_word_is_told_at_once(
+    own: str, says: str, add: Callable[[str, str], None]
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        add("de", own)
+
+
 def test_a_catalogue_that_cannot_be_read_is_told_at_once(tmp_path: Path) -> None:
     broken = tmp_path / "broken.toml"
     broken.write_text("[lock-busy", encoding="utf-8")
