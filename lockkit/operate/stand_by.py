@@ -12,7 +12,7 @@ import sys
 
 
 def main(pipe: int, words: list[str]) -> None:
-    """Without a line on the pipe, end. An empty one is no token."""
+    """Without a line on the pipe, end. An empty one says that the store has no tokens."""
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback
     line = os.read(pipe, 99).decode()
