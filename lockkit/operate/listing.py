@@ -39,17 +39,18 @@ def show(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exi
     """Everything about one name, in each alias. A free name is not an error."""
     aliases = stores.select(arguments.alias)
     rows = stores.of_name(aliases, arguments.name)
+    ending = stores.ending(of_named=bool(arguments.alias))
     if arguments.format != "table":
         pages = [rows] if rows else []
         _write(pages, format_named(arguments.format, console), stores, console)
-        return stores.ending()
-    if not any(row.is_now for row in rows) and stores.ending() is Exit.OK:
+        return ending
+    if not any(row.is_now for row in rows) and ending is Exit.OK:
         where = printable(stores.where(aliases))
         console.write(f"{escape(arguments.name)} is free in {where}\n" + ("\n" if rows else ""))
     for row in rows:
         console.write(details(row, console))
     console.flush()
-    return stores.ending()
+    return ending
 
 
 class _Look:
@@ -72,7 +73,7 @@ class _Look:
             console.forget_reader()
         if arguments.fail_on_stuck and self._any_stuck():
             return Exit.STUCK
-        ending = self._stores.ending()
+        ending = self._stores.ending(of_named=bool(arguments.alias))
         if not self._matched and ending is Exit.OK and arguments.format != "json":  # JSON shows it
             nothing = "nothing matches" if _is_filtered(arguments) else "nothing is held"
             console.complain(f"{nothing} in {printable(self._stores.where(self._aliases))}")

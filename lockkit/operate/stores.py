@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import contextvars
 import itertools
-import queue
-import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from lockkit.leases.client import LockClient
-from lockkit.model.errors import BackendError, ConfigurationError, LockError, StoreRefused
+from lockkit.model.errors import (
+    BackendError,
+    ConfigurationError,
+    LockError,
+    StoreRefused,
+    UnsupportedCapability,
+)
 from lockkit.model.types import LockInfo, LockState
 from lockkit.operate.console import Console, Exit, UsageError
 from lockkit.operate.inspect import Growth, Stuck, remark, stuck
+from lockkit.operate.side_by_side import side_by_side
 from lockkit.operate.text import ELLIPSIS, escape, printable
 from lockkit.stores.contract import ProcessLocal
 
@@ -24,13 +27,6 @@ Judge = Callable[[LockInfo], Stuck | None]
 
 PAGE = 64
 """Rows of a page. A store is asked for no more rows before the page is shown."""
-
-AHEAD = 2
-"""Pages that may be read before they are shown."""
-
-TURN = 0.2
-"""Seconds to wait for a store's next page before the next store has its turn. Waiting keeps the
-order of the stores steady."""
 
 PREFIXES_SHOWN = 10
 
@@ -67,6 +63,7 @@ class Stores:
         self.wrong: dict[str, str] = {}  #: alias: what is wrong with its settings
         self._looked_at: list[str] = []
         self._answered: set[str] = set()
+        self._unlisted: set[str] = set()  #: the wrong ones whose store can list nothing
         self._growth = Growth()
 
     def select(self, aliases: Sequence[str] | None) -> list[str]:
@@ -82,8 +79,9 @@ class Stores:
         return self._clients[alias]()
 
     def where(self, aliases: Iterable[str]) -> str:
-        """The stores, and the other key prefixes in them, without passwords."""
-        shown = {a: _place(self.client(a)) + _beside(self.client(a)) for a in aliases}
+        """The stores that can be listed, and the other key prefixes in them, without passwords."""
+        clients = {a: self.client(a) for a in aliases if a not in self._unlisted}
+        shown = {alias: _place(client) + _beside(client) for alias, client in clients.items()}
         if len(shown) == 1:
             return next(iter(shown.values()))
         return ", ".join(f"{escape(alias)} ({where})" for alias, where in shown.items())
@@ -109,6 +107,7 @@ class Stores:
         self.down.clear()
         self.wrong.clear()
         self._answered.clear()
+        self._unlisted.clear()
         self._growth.next_look()
 
     def pages(
@@ -123,7 +122,7 @@ class Stores:
         the last words of all names; those of one name are always included."""
         self._looked_at = list(aliases)
         readers = [self._pages(alias, name, judge, lost=lost) for alias in aliases]
-        return readers[0] if len(readers) == 1 else _side_by_side(readers)
+        return readers[0] if len(readers) == 1 else side_by_side(readers)
 
     def of_name(self, aliases: Sequence[str], name: str) -> list[Row]:
         """The rows of the name; for a clipped name, those of all names that begin like it."""
@@ -134,17 +133,20 @@ class Stores:
         every = itertools.chain.from_iterable(self.pages(aliases))
         return [row for row in every if row.info.name.startswith(start)]
 
-    def ending(self) -> Exit:
+    def ending(self, *, of_named: bool = True) -> Exit:
+        """``of_named``: a store that can list nothing is an error, also beside one that can."""
         if self.down:
             return Exit.STORE_DOWN
-        return Exit.ERROR if self.wrong else Exit.OK
+        every = of_named or self._unlisted.issuperset(self._looked_at)
+        wrong = self.wrong if every else self.wrong.keys() - self._unlisted
+        return Exit.ERROR if wrong else Exit.OK
 
     def _pages(
         self, alias: str, name: str | None, judge: Judge, *, lost: bool
     ) -> Iterator[list[Row]]:
         """Rows that were read before the store failed are shown as well."""
         page: list[Row] = []
-        failed: tuple[dict[str, str], str] | None = None
+        failed: Exception | None = None
         try:
             for info in _all(self.client(alias), name, lost=lost or name is not None):
                 page.append(Row(alias, info, judge(info) or self._growth.judge(alias, info)))
@@ -152,24 +154,30 @@ class Stores:
                 if len(page) == PAGE:
                     yield page
                     page = []
-        except StoreRefused as error:
-            failed = self.wrong, f"its store refuses: {error} ({_place(self.client(alias))})"
-        except BackendError as error:
-            failed = self.down, f"its store is down: {error} ({_place(self.client(alias))})"
-        except ConfigurationError as error:
-            failed = self.wrong, str(error)
+        except (BackendError, ConfigurationError) as error:
+            failed = error
         if page:
             yield page
         if failed:
-            failed[0][alias] = failed[1]
-            self._console.complain(f"alias {escape(alias)}: {printable(failed[1])}")
+            self._note(alias, failed)
         self._answered.add(alias)
+
+    def _note(self, alias: str, error: Exception) -> None:
+        kind, text = self.wrong, str(error)
+        if isinstance(error, BackendError):
+            refuses = isinstance(error, StoreRefused)
+            kind = self.wrong if refuses else self.down
+            said = "refuses" if refuses else "is down"
+            text = f"its store {said}: {error} ({_place(self.client(alias))})"
+        elif isinstance(error, UnsupportedCapability):
+            self._unlisted.add(alias)
+        kind[alias] = text
+        self._console.complain(f"alias {escape(alias)}: {printable(text)}")
 
 
 def _all(client: LockClient, name: str | None, *, lost: bool) -> Iterator[LockInfo]:
-    """The locks, the last words of leases that were not released, and then the orphaned orders.
-    If a store fails after its first page, as a cluster of which one server is down, it is asked for
-    all of them, and its first error comes last."""
+    """The locks, the last words of leases that were not released, and then the orphaned orders. The
+    error of a store that fails after its first page, as one server of a cluster, comes last."""
     failed: list[LockError] = []
     has_begun = False
     try:
@@ -232,55 +240,3 @@ def _other_prefixes(client: LockClient) -> dict[str, bool | None] | None:
     if found is None:
         return None
     return dict(sorted(found.items(), key=lambda pair: (not pair[1], pair[0])))
-
-
-def _side_by_side(readers: Iterable[Iterator[list[Row]]]) -> Iterator[list[Row]]:
-    """The pages in the order of the readers, except that a slow reader is passed over. A reader's
-    exception is raised in its turn."""
-    stopped = threading.Event()
-    waiting = deque(_Reader(pages, stopped) for pages in readers)
-    try:
-        while waiting:
-            try:
-                page = waiting[0].read.get(timeout=TURN)
-            except queue.Empty:
-                waiting.rotate(-1)
-                continue
-            if isinstance(page, BaseException):
-                raise page
-            if page is None:
-                waiting.popleft()
-            else:
-                yield page
-    finally:
-        stopped.set()
-
-
-class _Reader:
-    """Reads pages in a thread. It ends soon after ``stopped`` is set, or with its process."""
-
-    def __init__(self, pages: Iterator[list[Row]], stopped: threading.Event) -> None:
-        self.read: queue.Queue[list[Row] | BaseException | None] = queue.Queue(AHEAD)
-        self._pages = pages
-        self._stopped = stopped
-        run = contextvars.copy_context().run
-        threading.Thread(target=run, args=(self._run,), name="lockkit-look", daemon=True).start()
-
-    def _run(self) -> None:
-        try:
-            for page in self._pages:
-                if not self._put(page):
-                    return
-        except BaseException as error:  # noqa: BLE001  raised where the pages are asked for
-            self._put(error)
-        else:
-            self._put(None)
-
-    def _put(self, item: list[Row] | BaseException | None) -> bool:
-        while not self._stopped.is_set():
-            try:
-                self.read.put(item, timeout=TURN)
-            except queue.Full:
-                continue
-            return True
-        return False

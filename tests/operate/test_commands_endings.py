@@ -261,6 +261,23 @@ def test_aliases_are_read_side_by_side(memory: LockClient) -> None:
     assert sorted(found.names) == ["of the fast one", "of the slow one"]
 
 
+def test_a_store_that_can_list_nothing_is_no_error_beside_one_that_can(memory: LockClient) -> None:
+    """Or cron would report an error for ever. If it is named, or to release, all must be known."""
+    with lockkit.connect("redlock://a,b,c") as votes:
+        both = {"default": lambda: memory, "votes": lambda: votes}
+        listed = locks(both, "--stuck", "--fail-on-stuck")
+        assert listed.status == 0
+        assert "alias votes: " in listed.err
+        assert "nothing matches in memory://" in listed.err
+        assert "redlock://" not in listed.err
+        shown = locks(both, "show", "x")
+        assert (shown.status, "x is free in memory://" in shown.out) == (0, True)
+        assert list(json.loads(locks(both, "--format", "json").out)["down"]) == ["votes"]
+        for argv in ("--alias", "votes"), ("show", "x", "--alias", "votes"), ("release", "x"):
+            assert locks(both, *argv).status == 1
+        assert locks(votes).status == 1
+
+
 def test_a_limit_ends_the_look_before_all_have_answered(memory: LockClient) -> None:
     never = threading.Event()
     slow = Slow(memory, never)
