@@ -99,8 +99,8 @@ class Console:
         _discard(self._out)
 
     def clear(self) -> None:
-        """Clear the screen; in a pipe, write an empty line."""
-        self.write(CLEAR if self.is_terminal else "\n")
+        """Clear the screen; in a pipe or a terminal that cannot, write an empty line."""
+        self.write(CLEAR if self.is_terminal and not _is_dumb() else "\n")
 
     def complain(self, text: str) -> None:
         """One message on standard error, after what has been written so far."""
@@ -148,4 +148,8 @@ def _isatty(stream: Writable | Readable) -> bool:
 
 
 def _color_wanted() -> bool:
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return not os.environ.get("NO_COLOR") and not _is_dumb()
+
+
+def _is_dumb() -> bool:
+    return os.environ.get("TERM") == "dumb"
