@@ -184,7 +184,7 @@ def resolve(locks: LockClient, orphan: LockInfo, *, done: bool, by: str = "") ->
     done: the order has taken effect, and duplicates are told so. Otherwise the record is deleted,
     and the order may be tried again.
     """
-    records = locks.store.records()
+    records, by = locks.store.records(), process.operator(by) if by else ""
     for name, entry in _entries(locks, orphan.name):
         if records is not None and entry.fence == orphan.fence:
             payload, owner = _decided(entry, done=done)

@@ -97,6 +97,16 @@ def test_the_store_keeps_who_resolved_it_and_why(how: str, client: LockClient) -
     assert re.search(why, shown)
 
 
+def test_of_a_long_reason_the_store_keeps_the_beginning(client: LockClient) -> None:
+    """As of a release."""
+    order = left_behind(client)
+    reason = ("--reason", "ticket 7 " + "x" * 999)
+    assert locks(client, "resolve", order.key, "--done", "--yes", *reason).status == 0
+    (words,) = client.last_words(order.lock_name)
+    assert "ticket 7 x" in words.broken_by
+    assert len(words.broken_by) == 200
+
+
 def test_without_a_terminal_it_needs_yes_and_on_one_it_asks(client: LockClient) -> None:
     order = left_behind(client)
     command = ("resolve", order.lock_name, "--retry")
