@@ -153,7 +153,7 @@ def check(findings: Iterable[Finding], console: Console) -> Exit:
     ending = Exit.OK
     for finding in findings:
         ending = Exit.ERROR
-        console.write(f"{printable(finding.text)}.\n    {printable(finding.remedy)}\n")
+        console.report(f"{printable(finding.text)}.\n    {printable(finding.remedy)}\n")
     if ending is Exit.OK:
-        console.write("nothing found\n")
+        console.report("nothing found\n")
     return ending

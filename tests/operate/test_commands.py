@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 from command_line import Screen, dead_port, hold, locks, locks_process, start, until
 
 import lockkit
 from lockkit.leases.client import LockClient
-from lockkit.model.types import Owner
+from lockkit.model.types import Finding, Owner
 from lockkit.operate.commands import run
 from lockkit.operate.text import duration, escape, seconds
 from lockkit.runtime import process
@@ -467,6 +468,21 @@ def test_routes_are_checked_where_there_are_some(client: LockClient) -> None:
     refused = locks(client, "check")
     assert refused.status == 1
     assert "use 'flask locks check', or 'manage.py check' in Django" in refused.err
+
+
+def test_a_fault_is_shown_before_the_next_is_looked_for() -> None:
+    """That may take as long as a store that is down."""
+    shown: list[str] = []
+
+    class Piped(io.StringIO):
+        def flush(self) -> None:
+            shown[:] = [self.getvalue()]
+
+    def found() -> Iterator[Finding]:
+        yield Finding("x", "this is wrong", "mend it")
+        assert shown == ["this is wrong.\n    mend it\n"]
+
+    assert run(["check"], {}, stdout=Piped(), stderr=io.StringIO(), findings=found) == 1
 
 
 def test_nor_are_records_pruned_where_there_is_no_application(memory: LockClient) -> None:
