@@ -112,9 +112,8 @@ def test_the_database_is_named(shop: LockClient, url: str, tmp_path: Path) -> No
     elif url.startswith("memory"):
         assert "memory://places, key prefix" in said
     else:
-        database = url.rpartition("/")[2]
         assert url.startswith("postgresql://")
-        assert f"/{database}), key prefix" in said
+        assert f"held in postgresql://{url.rpartition('@')[2]}, key prefix" in said
     assert ":postgres@" not in said
 
 

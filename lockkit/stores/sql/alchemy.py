@@ -89,7 +89,8 @@ class EngineConnector(Connector):
 
     def described(self) -> str:
         url = self.engine.url
-        return f"{url.get_backend_name()}://{url.host or ''}/{url.database or ''}"
+        port = f":{url.port}" if url.port else ""
+        return f"{url.get_backend_name()}://{url.host or ''}{port}/{url.database or ''}"
 
     def connect(self) -> Connection:
         module = self.engine.dialect.loaded_dbapi

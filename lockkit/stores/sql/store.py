@@ -292,7 +292,7 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
             except Missed as missed:
                 end = end or clock.now() + self._busy_seconds
                 if clock.now() >= end:
-                    busy = f"the lock database was busy for {self._busy_seconds:g} s"
+                    busy = f"the lock database was busy for more than {self._busy_seconds:g} s"
                     raise BackendUnavailable(busy) from missed.__cause__
             if pause:
                 time.sleep(pause * random.uniform(0.5, 1.0))
