@@ -13,7 +13,7 @@ import lockkit
 from lockkit.leases.default_store import default_url, unchosen
 from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.model.settings import DEFAULT_ALIAS, URL_VARIABLE, settings_from_url
-from lockkit.operate.arguments import taken_out
+from lockkit.operate.anywhere import taken_out
 from lockkit.operate.text import bare_urls, printable
 from lockkit.stores.registry import load_store
 

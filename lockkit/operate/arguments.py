@@ -231,20 +231,6 @@ def parse(argv: Sequence[str], prog: str) -> argparse.Namespace:
     return arguments
 
 
-def taken_out(
-    parser: argparse.ArgumentParser, argv: list[str], namespace: argparse.Namespace | None = None
-) -> tuple[argparse.Namespace, list[str]]:
-    """Parse this parser's options, wherever they stand; return them and the other words. Words
-    after ``--`` or ``run`` are not parsed: they belong to a program."""
-    end = argv.index("--") if "--" in argv else len(argv)
-    if "run" in argv[:end]:
-        at = argv.index("run")
-        _, before = parser.parse_known_args(argv[:at])
-        end = end if before else at
-    found, rest = parser.parse_known_args(argv[:end], namespace)
-    return found, [*rest, *argv[end:]]
-
-
 def _program_at(words: list[str]) -> int:
     """The position of the second word, or of ``--``. Each option of ``run`` has a value."""
     found, left = 0, iter(enumerate(words))

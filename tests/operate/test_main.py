@@ -14,13 +14,14 @@ import lockkit
 from lockkit.__main__ import main
 
 
-@pytest.mark.parametrize("prefix", ["shop", "locks"])
+@pytest.mark.parametrize("prefix", ["shop", "locks", "run"])
 def test_url_and_key_prefix(url: str, prefix: str) -> None:
     client = lockkit.connect(url, key_prefix=prefix)
     hold(client, "stock:42")
     client.close()
     shop = lockkit_process("--url", url, "--key-prefix", prefix, "locks")
     assert "stock:42" in shop.stdout
+    assert "stock:42" in lockkit_process("locks", "--url", url, "--key-prefix", prefix).stdout
     assert lockkit_process("--url", url, "locks").stdout == ""
 
 

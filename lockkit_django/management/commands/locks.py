@@ -12,7 +12,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
 from lockkit.model.errors import ConfigurationError
-from lockkit.operate.arguments import OPTIONS, taken_out
+from lockkit.operate.anywhere import taken_out
+from lockkit.operate.arguments import OPTIONS
 from lockkit.operate.commands import OrderRecords, run
 from lockkit.orders.settings import SOURCE
 from lockkit_django.leases.client import locks
