@@ -150,7 +150,7 @@ def _standing_by(name: str, words: list[str], console: Console) -> Iterator[_Pro
         reading = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 3)  # 0 would be the program's input
         os.close(low)
         with open(writing, "wb", buffering=0) as pipe:
-            told = [sys.executable, "-I", "-S", "-c", STAND_BY, str(reading), *words]
+            told = [sys.executable, "-S", "-P", "-c", STAND_BY, str(reading), *words]
             named = {**os.environ, "LOCKKIT_NAME": name}
             try:
                 child = subprocess.Popen(told, pass_fds=[reading], env=named, process_group=group)  # noqa: S603
