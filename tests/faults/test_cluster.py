@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from lockkit import aio
 from lockkit.engine.effects import Step
 from lockkit.model.clock import now
 from lockkit.model.types import ClaimReply, Grant, Mode, Owner, Release, Request
+from lockkit.orders.redis_records import orphans
 from lockkit.runtime.process import new_token
 from lockkit.stores.redis.layout import SLOTS, bucket_of, slot_of
 from lockkit.stores.redis.slots import slot_of_command
@@ -594,6 +595,27 @@ def test_a_cluster_that_has_never_answered_is_asked_once_for_a_listing() -> None
         with lockkit.connect(url) as client, pytest.raises(lockkit.BackendUnavailable):
             list(client.holders())
         assert (seed.connections, another.connections) == (1, 1)
+
+
+def test_nor_is_each_server_looked_for_if_all_are_gone(group: ClusterGroup) -> None:
+    with ExitStack() as stack:
+        ways = {
+            server.port: stack.enter_context(FaultProxy(HOST, server.port))
+            for server in (*group.masters, *group.replicas)
+        }
+        url = f"redis+cluster://{HOST}:{ways[group.masters[0].port].port}"
+        remap = {"address_remap": lambda address: (HOST, ways[address[1]].port)}
+        client = stack.enter_context(lockkit.connect(url, options=remap))
+        list(client.holders())
+        for way in ways.values():
+            way.refuse()
+            way.cut()
+        before = sum(way.connections for way in ways.values())
+        for step in (lambda: list(client.holders()), lambda: list(orphans(client))):
+            with pytest.raises(lockkit.BackendUnavailable):
+                step()
+        tried = sum(way.connections for way in ways.values()) - before
+        assert tried <= 2 * (len(ways) + 2)
 
 
 def test_a_refused_bucket_is_refused_alone(group: ClusterGroup, other: lockkit.LockClient) -> None:

@@ -102,7 +102,7 @@ class ClusterStore(RedisStore):
 
     def page(self, name: str | None, cursor: Cursor | None = None) -> Step[Page]:
         """A server that is down is asked once; the error of its buckets comes after all the
-        others. A cluster of which nothing is known is asked once."""
+        others. A cluster of which no server answers is asked once."""
         at = cursor or Cursor()
         if name is not None or at.bucket not in ALL_BUCKETS:
             return (yield from super().page(name, cursor))
@@ -112,7 +112,7 @@ class ClusterStore(RedisStore):
         try:
             return (yield from super().page(name, cursor))
         except BackendUnavailable as error:
-            if not self._slots.masters:  # no seed has answered yet: others would be asked in vain
+            if self._slots.are_silent:
                 raise
             owner = self._slots.known_owner(slot)
             down = at.down if owner is None else at.down | {owner}
@@ -158,7 +158,7 @@ class ClusterRecords(RedisRecords):
             except DamagedRecord:
                 count = 1
             except BackendUnavailable as error:
-                if not slots.masters:
+                if slots.are_silent:
                     raise
                 down[slots.known_owner(slot_of(key))] = error
                 continue

@@ -152,6 +152,11 @@ class Slots:
         up = [node for node in self.masters if node not in self._silent]
         return next(iter(up or self.masters), None)
 
+    @property
+    def are_silent(self) -> bool:
+        """Whether none of the servers has answered when it was last looked at."""
+        return self._silent.issuperset(self.nodes)
+
     def look(self, doubted: Node | None = None) -> Step[None]:
         """Ask one of the servers which of them has which slots. Those that did not answer are asked
         last, and the one in doubt after the others."""
