@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 
 from lockkit.model.errors import ConfigurationError, KindMismatch, LeaseLost, UpgradeRefused
 from lockkit.model.types import Kind, LockState
-from lockkit.stores.contract import Listed, Shared
+from lockkit.stores.contract import Listed, Queued, Shared
 from lockkit.testing.blocking import AnyClient, Api
-from lockkit.testing.checkers import History
+from lockkit.testing.checkers import History, fence_of
 from lockkit.testing.conformance.base import (
     PROCESSES,
     TTL,
@@ -22,6 +24,7 @@ from lockkit.testing.conformance.base import (
     queued,
 )
 from lockkit.testing.conformance.exclusion import history_of
+from lockkit.testing.conformance.leases import is_later
 
 __all__ = ["ReaderWriterTests"]
 
@@ -29,8 +32,10 @@ WORKERS = 5
 CYCLES = 40
 
 
-@needs(Shared, Listed)
+@needs(Shared)
 class ReaderWriterTests:
+    brief: ClassVar[float]
+
     def test_readers_read_together_and_writers_write_alone(
         self, client: AnyClient, other: AnyClient, name: str
     ) -> None:
@@ -44,6 +49,7 @@ class ReaderWriterTests:
             assert others.write().try_acquire() is None
         nothing_left(client, name)
 
+    @needs(Queued, Listed)
     def test_writers_are_not_starved(
         self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
     ) -> None:
@@ -71,6 +77,7 @@ class ReaderWriterTests:
 
         at_least_once(in_phases)
 
+    @needs(Queued, Listed)
     def test_a_reader_that_enters_again_does_not_wait_behind_a_writer(
         self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
     ) -> None:
@@ -89,7 +96,7 @@ class ReaderWriterTests:
         mine = client.rwlock(name, owner="job-17")
         outer = mine.write().acquire()
         inner, reader = mine.write().acquire(0), mine.read().acquire(0)
-        assert inner.fencing_token == outer.fencing_token
+        assert fence_of(inner) == fence_of(outer)
         assert outer.release()
         assert other.rwlock(name).read().try_acquire() is None
         assert inner.release() and reader.release()
@@ -105,11 +112,21 @@ class ReaderWriterTests:
                 mine.write().acquire(timeout)
             assert repr(name) in str(caught.value)
             assert caught.value.name == name
-            queued(client, name, 0)
         with mine.write().acquire(0):
             pass
         nothing_left(client, name)
 
+    def test_a_writer_that_is_downgraded_reads(
+        self, client: AnyClient, other: AnyClient, name: str
+    ) -> None:
+        writer = client.rwlock(name).write().acquire()
+        writer.downgrade()
+        reader = other.rwlock(name, owner="another").read().acquire(0)
+        assert other.rwlock(name, owner="a third").write().try_acquire() is None
+        assert writer.shared and writer.release() and reader.release()
+        nothing_left(client, name)
+
+    @needs(Queued, Listed)
     def test_a_downgrade_lets_readers_in_and_no_writer(
         self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
     ) -> None:
@@ -132,6 +149,7 @@ class ReaderWriterTests:
 
         at_least_once(in_order)
 
+    @needs(Listed)
     def test_a_lost_writer_cannot_be_downgraded(
         self, client: AnyClient, other: AnyClient, name: str
     ) -> None:
@@ -151,14 +169,15 @@ class ReaderWriterTests:
     def test_a_dead_reader_holds_a_writer_up_until_its_ttl(
         self, client: AnyClient, connect: Connect, name: str
     ) -> None:
-        hung = connect(max_hold=0, ttl=TTL).rwlock(name, owner="hung").read().acquire()
+        hung = connect(max_hold=0, ttl=self.brief).rwlock(name, owner="hung").read().acquire()
         writer = client.rwlock(name).write().acquire()
         assert hung.lost
-        assert writer.fencing_token > hung.fencing_token
+        assert is_later(client, writer, hung)
         assert not hung.release()
         assert writer.release()
         nothing_left(client, name)
 
+    @needs(Listed)
     def test_who_reads_and_who_writes_is_listed(self, client: AnyClient, name: str) -> None:
         with client.rwlock(name).write().acquire() as lease:
             found = list(client.holders(name))
@@ -192,6 +211,7 @@ class ReaderWriterTests:
         assert len(writes.intervals) == WORKERS * CYCLES // 4
         assert not [str(pair) for pair in writes.fences_out_of_order()]
 
+    @needs(Listed)
     def test_what_readers_have_left_behind_is_no_lock(
         self, client: AnyClient, connect: Connect, name: str
     ) -> None:
