@@ -9,6 +9,7 @@ import pytest
 
 from lockkit.model.errors import BackendError, LeaseLost
 from lockkit.model.types import LeaseState
+from lockkit.stores.contract import Listed, Queued
 from lockkit.testing.blocking import AnyClient, AnyLease
 from lockkit.testing.conformance.base import (
     INJECTIONS,
@@ -22,7 +23,7 @@ from lockkit.testing.conformance.base import (
     nothing_left,
     waits,
 )
-from lockkit.testing.conformance.leases import RENEWED, is_renewed
+from lockkit.testing.conformance.leases import RENEWED, is_later, is_renewed
 from lockkit.testing.targets import Proxied, ScriptedTarget, ServerTarget
 
 __all__ = ["OutageTests"]
@@ -49,7 +50,7 @@ class OutageTests:
             assert lease.release()
             nothing_left(other, name)
 
-    @needs(ScriptedTarget)
+    @needs(ScriptedTarget, Queued, Listed)
     def test_forgotten_scripts_do_not_stop_waiting_or_renewal(
         self,
         client: AnyClient,
@@ -74,26 +75,27 @@ class OutageTests:
         self, client: AnyClient, other: AnyClient, store: ServerTarget, name: str
     ) -> None:
         """There are never two holders at once, whether the store keeps its leases or not."""
-        fence = 0
+        last = None
         for _ in range(INJECTIONS // 2):
             lease = client.lock(name).acquire()
-            assert lease.fencing_token > fence
+            assert last is None or is_later(client, lease, last)
             store.restart()
             taken = other.lock(name).try_acquire()
             if taken is None:  # kept
                 lease.extend()
-                fence = lease.fencing_token
+                last = lease
                 assert lease.release()
             else:  # forgotten: the holder hears of that when it extends
                 with pytest.raises(LeaseLost):
                     lease.extend()
-                fence = taken.fencing_token
-                assert fence > lease.fencing_token
+                last = taken
+                assert is_later(client, taken, lease)
                 assert lease.release() is False
                 taken.check()
                 assert taken.release()
             nothing_left(client, name)
 
+    @needs(Queued, Listed)
     def test_a_waiter_survives_a_restart_or_is_told(
         self,
         client: AnyClient,
@@ -114,6 +116,7 @@ class OutageTests:
             eventually(partial(_is_gone, other, name))  # if the grant came after the error
             nothing_left(other, name)
 
+    @needs(Listed)
     def test_renewal_under_a_slow_network(
         self, connect: Connect, other: AnyClient, proxied: Proxied, name: str
     ) -> None:
@@ -151,6 +154,7 @@ class OutageTests:
 
         at_least_once(known_again)
 
+    @needs(Listed)
     def test_renewal_under_a_server_that_hangs_for_a_while(
         self, client: AnyClient, store: ServerTarget, name: str
     ) -> None:
@@ -176,7 +180,7 @@ class OutageTests:
         for each, lease in zip(names, leases, strict=True):
             with other.lock(each).acquire() as taken:
                 assert lease.lost
-                assert taken.fencing_token > lease.fencing_token
+                assert is_later(other, taken, lease)
                 with pytest.raises(LeaseLost):
                     lease.check()
         proxied.proxy.half_open(False)

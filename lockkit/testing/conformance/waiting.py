@@ -146,6 +146,8 @@ class WaitingTests:
 def join(client: AnyClient, request: Request) -> Callable[[], Grant | None]:
     """Join the queue, and wait there for a moment. Returns a function that asks for the grant."""
     busy = client.perform(client.store.acquire(request))
+    if client.perform(queue_of(client).listen(request)):
+        busy = client.perform(client.store.acquire(request))
     assert isinstance(busy, Busy) and busy.ticket
     assert client.perform(queue_of(client).wait(request, HEARD, busy)) is None
     return lambda: polled(client, request._replace(mode=Mode.POLL))
