@@ -94,5 +94,6 @@ def each_was_alone(history: History, expected: int) -> None:
 
 
 def judge(history: History, counter: Counter, expected: int) -> None:
+    assert expected, f"cycles must be {2 * WORKERS} at least: one for each worker, through each API"
     each_was_alone(history, expected)
     assert counter.value == expected
