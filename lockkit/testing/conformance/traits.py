@@ -12,6 +12,7 @@ from lockkit.model.clock import now
 from lockkit.stores.contract import (
     Capped,
     Durable,
+    Fenced,
     HostLocal,
     Listed,
     ProcessLocal,
@@ -20,7 +21,9 @@ from lockkit.stores.contract import (
     Sessioned,
     traits_of,
 )
-from lockkit.testing.blocking import AnyClient
+from lockkit.testing.agent import AgentFailed, Crew
+from lockkit.testing.blocking import AnyClient, Api
+from lockkit.testing.checkers import fence_of
 from lockkit.testing.conformance.base import (
     QUICK,
     ROOMY,
@@ -58,19 +61,26 @@ class TraitTests(Suite):
         tested = {trait for name in tests for trait in wanted_by(type(self), name)}
         assert traits_of(self.tested) - LIMITS <= tested
 
-    @needs(Durable)
+    @needs(Durable, PROCESSES)
     def test_leases_survive_a_restart_of_the_store(
-        self, connect: Connect, store: Target, name: str
+        self, connect: Connect, store: Target, crew: Crew, api: Api, name: str
     ) -> None:
+        """A process that starts afterwards finds them, and continues the fences."""
         client = connect()
         lease = client.lock(name).acquire()
+        crew.dismiss()
         if isinstance(store, ServerTarget):
             store.server.kill()
             store.server.start()
-        else:  # it is a file, which then nobody has open any more
+        else:  # it is a file, which now nobody has open any more
             client.close()
-        assert held(connect(), name)
+        (agent,) = crew.take(1, api)
+        with pytest.raises(AgentFailed, match="LockHeld"):
+            agent.acquire("next", api=api, name=name, timeout=0)
         assert lease.release()
+        fence = agent.acquire("next", api=api, name=name)
+        assert fence > fence_of(lease) or not issubclass(self.tested, Fenced)
+        assert agent.call("release", handle="next")
         nothing_left(client, name)
 
     @needs(ServerClock)
