@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from typing import ClassVar
 
 import pytest
 
+from lockkit.engine.times import drift
+from lockkit.model.clock import now
 from lockkit.model.types import Busy, Gone, Grant, Mode, Owner, Release, Request
-from lockkit.stores.contract import Buried, Listed, Queued, Waited
+from lockkit.stores.contract import Buried, Listed, Queued, Sessioned, Waited
 from lockkit.testing.blocking import AnyClient
 from lockkit.testing.conformance.base import (
     TTL,
@@ -19,11 +22,14 @@ from lockkit.testing.conformance.base import (
     nothing_left,
     queued,
 )
+from lockkit.testing.conformance.choice import Without
 
 __all__ = ["StepTests"]
 
 
 class StepTests:
+    brief: ClassVar[float]
+
     def test_the_same_token_gets_the_same_grant_with_what_is_left(
         self, client: AnyClient, name: str
     ) -> None:
@@ -33,6 +39,42 @@ class StepTests:
         assert again.fence == first.fence
         assert again.left <= first.left
         assert client.perform(client.store.release(request)) is Release.RELEASED
+        nothing_left(client, name)
+
+    def test_the_same_token_is_told_what_it_still_has(
+        self, client: AnyClient, other: AnyClient, name: str
+    ) -> None:
+        """Nobody else gets the name before the time of the second answer is over."""
+        request, began = claim(name, ttl=self.brief), now()
+        granted(client, request)
+        eventually(lambda: now() > began + self.brief / 2)
+        asked = now()
+        again = polled(client, request)  # None if the machine stalled: it has expired by now
+        with other.lock(name).acquire():
+            assert again is None or now() > asked + again.left - drift(again.left)
+
+    def test_what_another_has_taken_is_neither_extended_nor_released(
+        self, client: AnyClient, other: AnyClient, name: str
+    ) -> None:
+        """By the one whose claim has expired."""
+        request = claim(name, ttl=self.brief)
+        granted(client, request)
+        with other.lock(name).acquire() as taken:
+            is_gone(client, request)
+            taken.extend()
+            assert client.lock(name).try_acquire() is None
+
+    @needs(Without(Sessioned))
+    def test_what_has_expired_is_gone_also_when_nobody_has_taken_it(
+        self, client: AnyClient, name: str
+    ) -> None:
+        """Whoever had it has been told that it is lost."""
+        request = claim(name, ttl=self.brief)
+        left = granted(client, request).left
+        until = now() + left + drift(left)
+        eventually(lambda: now() > until)
+        is_gone(client, request)
+        nothing_left(client, name)
 
     @needs(Queued, Listed)
     def test_a_retried_enqueueing_joins_once(self, client: AnyClient, name: str) -> None:
@@ -225,6 +267,13 @@ def granted(client: AnyClient, request: Request) -> Grant:
     reply = client.perform(client.store.acquire(request))
     assert isinstance(reply, Grant)
     return reply
+
+
+def is_gone(client: AnyClient, request: Request) -> None:
+    """The claim is neither extended nor released."""
+    (renewal,) = client.perform(client.store.extend([request]))
+    assert renewal.left is None
+    assert client.perform(client.store.release(request)) is Release.ABSENT
 
 
 def polled(client: AnyClient, request: Request) -> Grant | None:
