@@ -231,7 +231,7 @@ class HostLocal(Store):
 
 
 class Listed(Store):
-    """Operators see what is held, and can release it."""
+    """Operators see what is held, and can release it by its fence: such a store is Fenced, too."""
 
     @abstractmethod
     def page(self, name: str | None, cursor: Any = None) -> Step[Page]:
