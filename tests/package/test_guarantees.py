@@ -58,7 +58,9 @@ def missing(data: dict[str, Any]) -> Iterator[str]:
 
 
 def is_shown(words: str, test: str, store: dict[str, Any]) -> bool:
-    """By a test that exists; one of the suite is run by one of the store's suites."""
+    """By tests that exist; one of the suite is run by one of the store's suites."""
+    if "; " in test:
+        return all(is_shown(words, each, store) for each in test.split("; "))
     where, _, name = test.partition("::")
     if where == "suite":
         run = suites(store) + (suites(STORES[store["like"]]) if "like" in store else [])

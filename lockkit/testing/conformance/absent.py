@@ -9,9 +9,9 @@ import pytest
 
 from lockkit.model.errors import UnsupportedCapability
 from lockkit.model.types import Busy, Grant, Mode
-from lockkit.stores.contract import Buried, Fenced, Listed, Reentrant, Shared, Waited
+from lockkit.stores.contract import Buried, Fenced, Listed, Reentrant, Sessioned, Shared, Waited
 from lockkit.testing.blocking import AnyClient, AnyLease
-from lockkit.testing.conformance.base import Connect, nothing_left
+from lockkit.testing.conformance.base import Connect, held, nothing_left
 from lockkit.testing.conformance.choice import Without, needs
 from lockkit.testing.conformance.steps import claim, granted
 
@@ -49,6 +49,16 @@ class AbsentTests:
                 list(client.holders())
             with pytest.raises(UnsupportedCapability):
                 client.inspect(name)
+
+    @needs(Without(Sessioned))
+    def test_a_lease_outlives_its_connection(
+        self, client: AnyClient, other: AnyClient, name: str
+    ) -> None:
+        lease = client.lock(name).acquire()
+        client.close()
+        assert held(other, name)
+        assert lease.release()
+        nothing_left(other, name)
 
     @needs(Without(Reentrant))
     def test_an_owner_does_not_enter_from_elsewhere(

@@ -34,6 +34,7 @@ __all__ = ["ListingTests"]
 class ListingTests:
     def test_break_compares_the_fence(self, client: AnyClient, other: AnyClient, name: str) -> None:
         lease = client.lock(name).acquire()
+        assert [info.fence for info in other.holders(name)] == [lease.fencing_token]
         assert other.break_(name, fence=lease.fencing_token - 1) is False
         lease.extend()
         assert other.break_(name, fence=lease.fencing_token) is True

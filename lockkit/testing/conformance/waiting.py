@@ -9,7 +9,7 @@ from collections.abc import Callable
 from lockkit.model.clock import now
 from lockkit.model.errors import AcquireTimeout
 from lockkit.model.types import Busy, Grant, Mode, Release, Request
-from lockkit.stores.contract import Queued, Waited
+from lockkit.stores.contract import Queued, Sessioned, Waited
 from lockkit.testing.blocking import AnyClient
 from lockkit.testing.conformance.base import (
     PROMPT,
@@ -21,6 +21,7 @@ from lockkit.testing.conformance.base import (
     needs,
     nothing_left,
 )
+from lockkit.testing.conformance.choice import Without
 from lockkit.testing.conformance.steps import claim, granted, polled, queue_of
 
 __all__ = ["WaitingTests"]
@@ -107,6 +108,25 @@ class WaitingTests:
         eventually(ask)
         assert client.perform(client.store.release(second)) is Release.RELEASED
         nothing_left(client, name)
+
+    @needs(Queued, Without(Sessioned))
+    def test_a_claim_that_falls_silent_costs_the_others_three_seconds_at_most(
+        self, client: AnyClient, other: AnyClient, name: str
+    ) -> None:
+        def in_time() -> bool:
+            holder, silent, second = claim(name), *(claim(name, Mode.ENQUEUE) for _ in range(2))
+            granted(client, holder)
+            join(other, silent)
+            ask = join(client, second)
+            released = now()
+            assert client.perform(client.store.release(holder)) is Release.RELEASED
+            eventually(ask)
+            seconds = now() - released
+            assert client.perform(client.store.release(second)) is Release.RELEASED
+            nothing_left(client, name)
+            return seconds < 3.0 + PROMPT
+
+        at_least_once(in_time)
 
     def test_a_waiter_gets_it_soon_after_it_is_released(
         self, client: AnyClient, other: AnyClient, name: str, spawn: Spawn
