@@ -183,18 +183,17 @@ def test_many_who_lost_a_name_at_once_are_one_write(
 
 
 def test_there_are_at_most_a_thousand(memory: LockClient, tmp_path: Path) -> None:
-    on_disk = lockkit.connect(f"sqlite:///{tmp_path}/locks.sqlite3")
-    for client in (memory, on_disk):
-        for number in range(last_words.SLOTS + 100):
-            name = f"job:{number}"
-            hold(client, name)
-            (info,) = client.holders(name)
-            client.break_(name, fence=info.fence or 0, by="a test")
-        found = [info.name for info in client.last_words()]
-        assert len(found) <= last_words.SLOTS
-        assert len(found) > last_words.SLOTS / 2
-        assert len(set(found)) == len(found)
-        client.close()
+    with lockkit.connect(f"sqlite:///{tmp_path}/locks.sqlite3") as on_disk:
+        for client in (memory, on_disk):
+            for number in range(last_words.SLOTS + 100):
+                name = f"job:{number}"
+                hold(client, name)
+                (info,) = client.holders(name)
+                client.break_(name, fence=info.fence or 0, by="a test")
+            found = [info.name for info in client.last_words()]
+            assert len(found) <= last_words.SLOTS
+            assert len(found) > last_words.SLOTS / 2
+            assert len(set(found)) == len(found)
 
 
 def test_they_are_forgotten_after_a_day(

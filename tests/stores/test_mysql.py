@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import mysqlclient
@@ -47,16 +47,13 @@ def engine(url: str) -> Iterator[sa.Engine]:
 
 @pytest.fixture
 def locks(url: str) -> Iterator[Locks]:
-    clients: list[lockkit.LockClient] = []
+    with ExitStack() as stack:
 
-    def connected(where: object = url, **options: Any) -> lockkit.LockClient:
-        given = {"url": where} if isinstance(where, str) else {"client": where}
-        clients.append(lockkit.connect(**given, **options))  # type: ignore[arg-type]
-        return clients[-1]
+        def connected(where: object = url, **options: Any) -> lockkit.LockClient:
+            given = {"url": where} if isinstance(where, str) else {"client": where}
+            return stack.enter_context(lockkit.connect(**given, **options))  # type: ignore[arg-type]
 
-    yield connected
-    for client in clients:
-        client.close()
+        yield connected
 
 
 def made_with(url: str, **arguments: Any) -> sa.Engine:

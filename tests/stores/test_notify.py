@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import django
@@ -46,15 +48,12 @@ def url(lock_table_url: str) -> str:
 
 @pytest.fixture
 def locks(url: str) -> Iterator[Locks]:
-    clients: list[lockkit.LockClient] = []
+    with ExitStack() as stack:
 
-    def connected(where: str = url, **options: Any) -> lockkit.LockClient:
-        clients.append(lockkit.connect(where, **options))
-        return clients[-1]
+        def connected(where: str = url, **options: Any) -> lockkit.LockClient:
+            return stack.enter_context(lockkit.connect(where, **options))
 
-    yield connected
-    for client in clients:
-        client.close()
+        yield connected
 
 
 @pytest.fixture
@@ -214,20 +213,19 @@ class Forger:
     """Knows what the row of a name says of the first who waits."""
 
     def __init__(self, url: str, reader: str, name: str) -> None:
-        self._connection = psycopg.connect(url, user=reader, autocommit=True)
-        row = self._connection.execute(
-            "SELECT state FROM lockkit_lock WHERE name = %s", [name]
-        ).fetchone()
+        self._connected = partial(psycopg.connect, url, user=reader)
+        with self._connected() as connection:
+            row = connection.execute(
+                "SELECT state FROM lockkit_lock WHERE name = %s", [name]
+            ).fetchone()
         assert row is not None
         state = json.loads(row[0])
         self.digest, _, self.ticket, *_ = state["queue"][0]
         self._channel = state["channels"][self.digest]
 
     def send(self, message: str) -> None:
-        self._connection.execute("SELECT pg_notify(%s, %s)", [self._channel, message])
-
-    def close(self) -> None:
-        self._connection.close()
+        with self._connected() as connection:
+            connection.execute("SELECT pg_notify(%s, %s)", [self._channel, message])
 
 
 @pytest.fixture
@@ -268,7 +266,6 @@ def test_a_forged_message_grants_nothing(locks: Locks, url: str, reader: str, fo
         forger.send(f"{forger.digest} {said}")
         eventually(lambda: waiting.done() or claim.seen > before)  # it has asked
         assert not waiting.done()
-        forger.close()
         assert lease.release()
         assert waiting.result(10).release()
 

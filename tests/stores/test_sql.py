@@ -527,21 +527,21 @@ def test_a_server_that_hangs_is_given_up(
     engine.dispose()
     with FaultProxy("127.0.0.1", postgres_server.port) as proxy:
         far = url.replace(f":{postgres_server.port}", f":{proxy.port}")
-        client = lockkit.connect(f"sqlalchemy+{far}?connect_timeout=2")
-        lease = client.lock("a").acquire()
-        proxy.half_open()
-        started = now()
-        with ThreadPoolExecutor() as threads, monkeypatch.context() as patch:
-            patch.setattr(guard, "STEP_SECONDS", 0.5)
-            patch.setattr(connector, "TURN_SECONDS", 1.0)
-            errors = list(threads.map(lambda _: refusal(client.lock("b").try_acquire), range(3)))
-        assert all(isinstance(error, lockkit.BackendError) for error in errors)
-        assert now() - started < 20
-        lease.check()  # unknown is not lost
-        proxy.half_open(False)
-        lease.extend()
-        assert lease.release()
-        client.close()
+        with lockkit.connect(f"sqlalchemy+{far}?connect_timeout=2") as client:
+            lease = client.lock("a").acquire()
+            proxy.half_open()
+            started = now()
+            with ThreadPoolExecutor() as threads, monkeypatch.context() as patch:
+                patch.setattr(guard, "STEP_SECONDS", 0.5)
+                patch.setattr(connector, "TURN_SECONDS", 1.0)
+                attempts = threads.map(lambda _: refusal(client.lock("b").try_acquire), range(3))
+                errors = list(attempts)
+            assert all(isinstance(error, lockkit.BackendError) for error in errors)
+            assert now() - started < 20
+            lease.check()  # unknown is not lost
+            proxy.half_open(False)
+            lease.extend()
+            assert lease.release()
 
 
 def refusal(work: Callable[[], object]) -> Exception | None:

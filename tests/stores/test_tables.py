@@ -279,8 +279,8 @@ def test_a_server_that_greets_nobody_is_given_up(
     monkeypatch.setattr(engines, "PATIENCE", {"read_timeout": "1"})
     with ThreadPoolExecutor() as threads, socket.create_server(("127.0.0.1", 0)) as silent:
         where = f"{scheme_of(engine)}://shop@127.0.0.1:{silent.getsockname()[1]}/shop"
-        client = lockkit.connect(f"{where}?connect_timeout=2")
-        with pytest.raises(BackendUnavailable, match="cannot connect"):
+        refused = pytest.raises(BackendUnavailable, match="cannot connect")
+        with lockkit.connect(f"{where}?connect_timeout=2") as client, refused:
             threads.submit(client.lock("a").acquire).result(20)
 
 

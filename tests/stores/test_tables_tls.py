@@ -196,6 +196,7 @@ def test_the_tables_of_an_engine_are_reached_as_it_says(served: Served) -> None:
     engine = sqlalchemy.create_engine(f"{vendor}://{served.at().partition('://')[2]}")
     with lockkit.connect("sqlalchemy://", options={"engine": engine}) as client:
         client.lock("a").acquire().release()
+    engine.dispose()
 
 
 @by_mode
