@@ -122,8 +122,10 @@ class BlockingClient(_Blocking):
         super().__init__(loop.run(_client(store, settings)), loop)
 
     def stop(self) -> None:
-        self._loop.run(self._wrapped.close())
-        self._loop.stop()
+        try:
+            self._loop.run(self._wrapped.close())
+        finally:
+            self._loop.stop()
 
 
 async def _client(store: Store, settings: AliasSettings) -> aio.AsyncLockClient:

@@ -162,18 +162,17 @@ class AsyncTests:
 
         async def turn(direct: aio.AsyncLockClient, name: str) -> None:
             with store.proxied() as (url, proxy):
-                far = aio.connect(url, **{**store.options_for(url), "ttl": 30.0})
-                await (await far.lock(f"{name}:warm-up").acquire()).release()
-                fault = proxy.delay_requests()
-                task = asyncio.create_task(far.lock(name).acquire())
-                await asyncio.to_thread(fault.arrived.wait, SOON)
-                task.cancel()
-                await asyncio.wait([task], timeout=SOON)
-                fault.release()
-                await drop(task)
-                await asyncio.to_thread(fault.happened.wait, SOON)
-                await gone(direct, name)
-                await far.close()
+                async with aio.connect(url, **{**store.options_for(url), "ttl": 30.0}) as far:
+                    await (await far.lock(f"{name}:warm-up").acquire()).release()
+                    fault = proxy.delay_requests()
+                    task = asyncio.create_task(far.lock(name).acquire())
+                    await asyncio.to_thread(fault.arrived.wait, SOON)
+                    task.cancel()
+                    await asyncio.wait([task], timeout=SOON)
+                    fault.release()
+                    await drop(task)
+                    await asyncio.to_thread(fault.happened.wait, SOON)
+                    await gone(direct, name)
 
         async def scene(direct: aio.AsyncLockClient) -> None:
             """All turns at once, because each may have to wait for the timeout of a socket."""
@@ -187,11 +186,8 @@ def play(store: Target, scene: Scene) -> None:
 
     async def run() -> None:
         options: dict[str, Any] = {"ttl": ROOMY, "acquire_timeout": LONGEST, **store.options}
-        client = aio.connect(store.url, **options)
-        try:
+        async with aio.connect(store.url, **options) as client:
             await scene(client)
-        finally:
-            await client.close()
 
     asyncio.run(run())
 
