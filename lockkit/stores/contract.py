@@ -84,7 +84,7 @@ class Store(ABC):
 
     @abstractmethod
     def extend(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
-        """Set the time left of each claim to its ttl, in one or a few round trips.
+        """Set the time left of each claim that is not over to its ttl, in a few round trips.
 
         An extension with a smaller number than the claim's last one changes nothing: its answer
         is the time left. An unreadable record is an error in its own answer, and in no other.
@@ -194,7 +194,7 @@ class Fenced(Store):
 
 
 class Shared(Store):
-    """Several claims may hold one name: semaphores and reader-writer locks."""
+    """Several claims may hold one name: semaphores, reader-writer locks. Such a store is Waited."""
 
 
 class Reentrant(Store):

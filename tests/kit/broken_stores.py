@@ -13,7 +13,7 @@ from lockkit.model.settings import AliasSettings
 from lockkit.model.types import Busy, Gone, Grant, Kind, Mode, Release, Renewal, Request
 from lockkit.runtime.aio_wires import AsyncLocalWire
 from lockkit.runtime.wires import CallWire
-from lockkit.stores.contract import Buried, Durable, ProcessLocal, Shared, Store
+from lockkit.stores.contract import Buried, Durable, ProcessLocal, Shared, Store, Waited
 from lockkit.stores.memory import MemoryStore
 from lockkit.stores.wires import AsyncWire, Wire
 
@@ -136,18 +136,21 @@ class Lasting(Durable, Bare):
     """Says that it survives what nothing in this process survives."""
 
 
-class Counting(Shared, Local):
-    """Right. It has semaphores and reader-writer locks, and no other trait."""
+class Counting(Shared, Buried, Waited, Local):
+    """Right. It has semaphores and reader-writer locks, no fences, and shows nothing."""
 
     def __init__(self) -> None:
         self.memory = MemoryStore()
 
     def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
-        reply = yield from self.memory.acquire(request._replace(mode=Mode.TRY))
+        reply = yield from self.memory.acquire(request)
         return reply._replace(fence=None) if isinstance(reply, Grant) else reply
 
+    def wait(self, request: Request, seconds: float, busy: Busy) -> Step[Grant | None]:
+        return self.memory.wait(request, seconds, busy)
+
     def release(self, request: Request) -> Step[Release]:
-        return self.memory.release(request._replace(queued=False, unsure=False))
+        return self.memory.release(request)
 
     def extend(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
         return self.memory.extend(requests)

@@ -17,8 +17,11 @@ from lockkit.stores.contract import (
     Listed,
     ProcessLocal,
     Pushed,
+    Reentrant,
     ServerClock,
     Sessioned,
+    Shared,
+    Waited,
     traits_of,
 )
 from lockkit.testing.agent import AgentFailed, Crew
@@ -46,6 +49,10 @@ __all__ = ["TraitTests"]
 LIMITS = {Capped, HostLocal, ProcessLocal}
 """These promise less than a store without them, so nothing more is tested."""
 
+NEEDED = ((Listed, Fenced), (Shared, Waited), (Reentrant, Waited))
+"""An operator names a lease by its fence. A holder that enters again passes those who wait, and
+only the store knows the holders: a queue in front of it does not."""
+
 DAY = 86_400
 MANY_TIMES = 4
 
@@ -60,6 +67,10 @@ class TraitTests(Suite):
         tests = [n for n in dir(self) if n.startswith("test_") and getattr(self, n) is not None]
         tested = {trait for name in tests for trait in wanted_by(type(self), name)}
         assert traits_of(self.tested) - LIMITS <= tested
+
+    def test_each_declared_trait_has_the_one_that_it_needs(self) -> None:
+        declared = traits_of(self.tested)
+        assert all(needed in declared for trait, needed in NEEDED if trait in declared)
 
     @needs(Durable, PROCESSES)
     def test_leases_survive_a_restart_of_the_store(
