@@ -64,6 +64,7 @@ LONG = (
     "tests/stores/test_needs.py",
     "tests/stores/test_subscription.py",
     "tests/adapters/flask/orders/test_isolation.py",
+    "tests/testing/test_broken_stores.py",
     "tests/testing/test_plugin.py",
     "tests/stores/test_redis.py",
     "tests/operate/test_commands_scale.py",

@@ -60,11 +60,11 @@ CAUGHT_BY = {
     "OneTooMany": "test_so_many_have_a_permit_and_no_more",
     "ReadingApart": "test_readers_read_together_and_writers_write_alone",
 }
-"""Each test is of its class alone: no other test of the suite catches that store."""
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester) -> pytest.Pytester:
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     pytester.makeini(
         f"[pytest]\npythonpath = {KIT}\nasyncio_default_fixture_loop_scope = function\n"
     )
