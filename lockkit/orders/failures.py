@@ -1,16 +1,19 @@
-"""What an error of a database means for an order, whichever driver and framework report it."""
+"""What an error of a database, or of a lock, means for an order, whichever driver and framework
+report it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from lockkit.model.errors import BackendUnavailable, ConfigurationError, StoreRefused
 from lockkit.model.log import log
 from lockkit.orders import refusals
-from lockkit.orders.record import DuplicateKeyError
+from lockkit.orders.record import DuplicateKeyError, storable
 
 if TYPE_CHECKING:
+    from lockkit.orders.record import OrderResponse
     from lockkit.web.refusal import Refusal
 
 Unavailable = Callable[[str, BaseException], BackendUnavailable]
@@ -60,6 +63,14 @@ def unsaved(error: BaseException) -> Refusal | None:
         return refusals.NOT_SAVED
     is_over = getattr(error, "connection_invalidated", False) or _is_of_class(ENDED_CLASS, error)
     return refusals.outcome_unknown() if is_over or _names(error) & OF_CONNECTION else None
+
+
+def without_lock(answered: OrderResponse | None) -> OrderResponse | None:
+    """The answer that was made of a lock's error. A refusal counts as 423, whichever BUSY_STATUS it
+    shows: another try may get the lock."""
+    if answered is None or answered.status < HTTPStatus.BAD_REQUEST:
+        return answered
+    return answered._replace(status=HTTPStatus.LOCKED) if storable(answered.status) else answered
 
 
 def typed(error: Exception, unavailable: Unavailable, remedy: str) -> Exception:

@@ -20,7 +20,7 @@ from lockkit.model.log import log
 from lockkit.orders import refusals, rows
 from lockkit.orders.admission import MOST_DUPLICATES
 from lockkit.orders.decisions import Discard, Proceed
-from lockkit.orders.failures import is_conflict
+from lockkit.orders.failures import is_conflict, without_lock
 from lockkit.orders.flow import Means
 from lockkit.orders.order import Order
 from lockkit.orders.record import DuplicateKeyError
@@ -163,6 +163,8 @@ class OpenOrder(ABC):
     def _verdict(self, response: Any) -> Keep | Forget | Discard:
         """What becomes of the order after this response."""
         answered = self.visit.answered(response)
+        if isinstance(self.error, LockError):
+            answered = without_lock(answered)
         return Discard() if answered is None else self.orders.conclude(self.order, answered)
 
 

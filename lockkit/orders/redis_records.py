@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.engine.effects import Step
 from lockkit.leases.lease import result_of
-from lockkit.model.errors import BackendError, ConfigurationError, LeaseLost
+from lockkit.model.errors import BackendError, ConfigurationError, LeaseLost, LockError
 from lockkit.model.settings import DEFAULT_ALIAS
 from lockkit.model.types import ClaimReply, Finding, LockInfo, LockState, StoredRecord
 from lockkit.orders import refusals
+from lockkit.orders.failures import without_lock
 from lockkit.orders.gate import OpenOrder
 from lockkit.orders.order import lock_name_of
 from lockkit.orders.record import (
@@ -142,6 +143,8 @@ class ClaimedOrder(OpenOrder):
         """Whether the response was made from an exception that was not raised to be answered."""
 
     def _settle(self, answered: OrderResponse | None, *, failed: bool) -> Refusal | None:
+        if isinstance(self.error, LockError):
+            answered = without_lock(answered)
         flow = self.orders.settle(self.decision, answered, failed=failed)
         return result_of(self.visit.thread.ask(flow, self.visit))
 

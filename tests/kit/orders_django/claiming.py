@@ -19,7 +19,7 @@ from rest_framework.exceptions import APIException
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from lockkit_django import lock_view
+from lockkit_django import lock_view, locks
 from lockkit_django.orders import idempotent
 from orders_django.views import Broken
 
@@ -52,6 +52,12 @@ def raises(request: HttpRequest) -> HttpResponse:
 def exits(request: HttpRequest) -> HttpResponse:
     pay(request)
     raise SystemExit
+
+
+def deducts(request: HttpRequest) -> HttpResponse:
+    pay(request)
+    with locks["default"].lock("stock:s1", timeout=0):
+        return HttpResponse("paid", status=201)
 
 
 def not_found(request: HttpRequest) -> HttpResponse:
@@ -196,6 +202,7 @@ VIEWS: dict[str, Any] = {
     "plain": plain,
     "raises": raises,
     "exits": exits,
+    "deducts": deducts,
     "not-found": not_found,
     "denies": denies,
     "denies-late": denies_late,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.conf import settings
 from django.db import connections
 from django.test import AsyncClient, Client, override_settings
 from django_project.shop.models import Sale
@@ -14,6 +15,8 @@ from django_project.shop.models import Sale
 from lockkit_django import OpenTransaction, locks
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+LOCK_ERRORS = "lockkit_django.middleware.LockErrors"
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +57,17 @@ def test_it_is_held_until_the_orders_commit(kind: str, releases: Any) -> None:
     assert Sale.objects.count() == 1
     of_stock = [seen for seen in releases.seen if seen[0] == "stock"]
     assert of_stock == [("stock", 1, False)]
+
+
+@override_settings(LOCKKIT_VIEWS={"BUSY_STATUS": 422})
+@pytest.mark.parametrize("kind", ["held", "in_commit_in"])
+def test_what_is_said_of_a_busy_one_is_never_repeated(kind: str) -> None:
+    """Not even if its status is one that orders store."""
+    with override_settings(MIDDLEWARE=[LOCK_ERRORS, *settings.MIDDLEWARE]):
+        with locks["default"].lock("stock:42"):
+            assert [send(kind).status_code for _ in range(2)] == [422, 422]
+        assert send(kind).content == b"sold"
+    assert Sale.objects.count() == 1
 
 
 def test_it_is_held_until_the_orders_rollback(releases: Any) -> None:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.db import connections
 from django.http import HttpResponse
 from django.test import AsyncClient, Client, override_settings
@@ -109,6 +110,16 @@ def test_a_view_that_answers_with_what_is_not_stored_may_be_tried_again(status: 
     fences = [fence for _, fence in claiming.payments]
     assert len(fences) == 2
     assert fences[0] < fences[1]
+
+
+@override_settings(LOCKKIT_VIEWS={"BUSY_STATUS": 422})
+def test_what_is_said_of_a_busy_lock_by_hand_is_not_stored() -> None:
+    """Nobody knows what the view did before it asked for the lock."""
+    lock_errors = "lockkit_django.middleware.LockErrors"
+    middleware = override_settings(MIDDLEWARE=[lock_errors, *settings.MIDDLEWARE])
+    with middleware, locks["default"].lock("stock:s1"):
+        assert buy("deducts").status_code == 422
+    assert buy("deducts").json()["code"] == "order-orphaned"
 
 
 def test_an_exception_that_drf_answers_is_an_answer_too() -> None:

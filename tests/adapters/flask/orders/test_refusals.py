@@ -158,3 +158,21 @@ def test_a_refused_order_and_what_its_view_committed_are_one_commit(
         sa.event.listen(db.engine, "commit", commits.append)
     answer = app.test_client().post("/guess", headers={"X-User": "alice", "X-Order-ID": "A-1"})
     assert (answer.status_code, len(commits)) == (403, 1)
+
+
+def deducts() -> ResponseReturnValue:
+    with locks["default"].lock("stock", timeout=0, until="commit"):
+        put("sold")
+        db.session.commit()
+        return "sold", 201
+
+
+def test_what_is_said_of_a_busy_lock_is_never_repeated(make_shop: Callable[..., Flask]) -> None:
+    """Not even if its status is one that orders store."""
+    app = make_shop(LOCKKIT_VIEWS={"BUSY_STATUS": 422})
+    app.add_url_rule("/sell", view_func=deducts, methods=["POST"])
+    with app.app_context(), locks["default"].lock("stock"):
+        refused = [send(app, "/sell", "A-1") for _ in range(2)]
+    assert [each.status_code for each in refused] == [422, 422]
+    assert "Idempotent-Replayed" not in refused[1].headers
+    assert (send(app, "/sell", "A-1").status_code, saved(app)) == (201, ["sold"])
