@@ -62,13 +62,20 @@ def _below(
 
 
 def _filled(patterns: tuple[Any, ...]) -> Iterator[tuple[str, ...]]:
-    """Texts that the patterns match, with the same value of a parameter in all of them."""
-    forms = [_form(pattern) for pattern in patterns]
+    """Texts that the patterns match, with the same value of a parameter in all of them.
+
+    No converter sees a value: it may query the database. There are none if ``reverse`` cannot read
+    a pattern.
+    """
+    try:
+        forms = [_form(pattern) for pattern in patterns]
+    except ValueError:  # such as (?i:orders)
+        return
     regexes = {name: regex for _, each in forms for name, regex in each.items()}
     for values in fillings(regexes):
         pieces = tuple(form % values for form, _ in forms)
         pairs = zip(patterns, pieces, strict=True)
-        if all(pattern.match(piece) is not None for pattern, piece in pairs):
+        if all(pattern.regex.search(piece) for pattern, piece in pairs):
             yield pieces
 
 

@@ -26,7 +26,7 @@ from system_checks import shown_until_silenced
 from lockkit.model.errors import ConfigurationError
 from lockkit_django import lock_view
 from lockkit_django.operate.checks import check_transactions, check_views
-from lockkit_django.operate.order_checks import check_paths
+from lockkit_django.operate.order_checks import check_paths, check_replays
 from lockkit_django.orders import idempotent
 
 
@@ -456,6 +456,32 @@ def test_paths_below_a_language() -> None:
 @pytest.mark.parametrize("make", [path, re_path])
 def test_paths_with_a_percent_sign(make: Callable[..., Any]) -> None:
     assert paths_found([r"^/orders/50%/new$"], make("orders/50%/new", locked("a")), *SHOP) == []
+
+
+class OfAModel:
+    """Its table may not be there yet, and has no row that the check could make up."""
+
+    regex = "[0-9]+"
+
+    def to_python(self, value: str) -> Any:
+        raise KeyError(value)
+
+    def to_url(self, value: Any) -> str:
+        return str(value.pk)
+
+
+register_converter(OfAModel, "of_a_model")
+
+
+def test_the_project_s_converters_are_asked_nothing() -> None:
+    pay = path("orders/<of_a_model:order>/pay", locked("a"))
+    assert paths_found([r"^/orders/\d+/pay$"], pay) == []
+    with routed(pay), override_settings(LOCKKIT_ORDERS={}):
+        assert check_replays() == []
+
+
+def test_a_route_that_cannot_be_read_is_passed_over() -> None:
+    assert paths_found([r"^/orders/"], re_path("^(?i:shop)/$", locked("a")), *SHOP) == []
 
 
 def test_no_paths_fit_all() -> None:
