@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.urls import URLPattern, URLResolver, get_resolver
-from django.urls.resolvers import RegexPattern
+from django.urls.resolvers import LocalePrefixPattern, RegexPattern
 from django.utils.regex_helper import normalize
 
 from lockkit.web.route_checks import fillings
@@ -20,6 +20,7 @@ class Routed(NamedTuple):
     view: Callable[..., Any]
     patterns: tuple[Any, ...]
     given: frozenset[str]  #: parameters that the URLconf itself fills in
+    known: dict[str, list[str]]  #: paths without the language, by the text of the route
 
     @property
     def shown(self) -> str:
@@ -27,7 +28,13 @@ class Routed(NamedTuple):
 
     def paths(self) -> list[str]:
         """Some paths that lead to the view, in the active language."""
-        return ["/" + "".join(pieces) for pieces in _filled(self.patterns)]
+        start, patterns = "/", self.patterns
+        if isinstance(patterns[0], LocalePrefixPattern):  # there is none further in
+            start, patterns = "/" + patterns[0].language_prefix, patterns[1:]
+        text = "".join(map(str, patterns))  # the same in many languages
+        if text not in self.known:
+            self.known[text] = ["".join(pieces) for pieces in _filled(patterns)]
+        return [start + path for path in self.known[text]]
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -56,7 +63,7 @@ def _below(
     for entry in resolver.url_patterns:
         inner = (*patterns, entry.pattern)
         if isinstance(entry, URLPattern):
-            yield Routed(entry.callback, inner, given | entry.default_args.keys())
+            yield Routed(entry.callback, inner, given | entry.default_args.keys(), {})
         else:
             yield from _below(entry, inner, given | entry.default_kwargs.keys())
 

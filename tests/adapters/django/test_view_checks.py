@@ -7,14 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from django.conf import global_settings
 from django.conf.urls.i18n import i18n_patterns
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from django.test import Client, override_settings
 from django.urls import include, path, re_path, register_converter
 from django.utils.decorators import method_decorator
+from django.utils.functional import lazy
+from django.utils.translation import get_language
 from django.views import View
 from ninja import NinjaAPI
 from rest_framework.decorators import api_view
@@ -28,6 +32,7 @@ from lockkit_django import lock_view
 from lockkit_django.operate.checks import check_transactions, check_views
 from lockkit_django.operate.order_checks import check_paths, check_replays
 from lockkit_django.orders import idempotent
+from lockkit_django.web import routes
 
 
 @contextmanager
@@ -451,6 +456,23 @@ def test_paths_below_a_language() -> None:
     found = paths_found([r"^/orders/"], *but_one, **languages)
     assert {number for number, _ in found} == {"W105"}
     assert paths_found([r"^/([a-z]+/)?orders/"], *but_one, **languages) == []
+
+
+def test_paths_that_are_translated() -> None:
+    named = lazy(lambda: "bestellungen/" if get_language() == "de" else "orders/", str)()
+    languages = {"LANGUAGES": [("en", "English"), ("de", "Deutsch")], "LANGUAGE_CODE": "en"}
+    translated = i18n_patterns(path(named, locked("a")))
+    assert paths_found([r"^/en/orders/$", "^/de/bestellungen/$"], *translated, **languages) == []
+    ((number, text),) = paths_found([r"^/[a-z]+/orders/$"], *translated, **languages)
+    assert number == "W105"
+    assert "'/de/bestellungen/'" in text
+
+
+def test_a_route_is_looked_into_once_for_all_languages(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = Mock(wraps=routes.fillings)
+    monkeypatch.setattr(routes, "fillings", looked)
+    paths_found([r"^/[a-z-]+/orders/"], *i18n_patterns(*SHOP), LANGUAGES=global_settings.LANGUAGES)
+    assert looked.call_count == len(SHOP) + 1  # one has two routes
 
 
 @pytest.mark.parametrize("make", [path, re_path])
