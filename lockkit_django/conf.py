@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.conf import ENVIRONMENT_VARIABLE, settings
 from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.settings import AliasSettings, read_settings
@@ -67,3 +68,23 @@ def known_aliases() -> set[str]:
 def view_settings() -> ViewSettings:
     """LOCKKIT_VIEWS, validated. Raises ConfigurationError."""
     return read_view_settings(getattr(settings, "LOCKKIT_VIEWS", None))
+
+
+@kept
+def middleware() -> set[str]:
+    """The classes in MIDDLEWARE, and those that they are derived from, as dotted paths."""
+    return {each for path in settings.MIDDLEWARE for each in classes_at(path)}
+
+
+def classes_at(path: str) -> set[str]:
+    """The path of a middleware, and the paths of its class and of the classes above that."""
+    bases = getattr(imported(path), "__mro__", ())
+    return {path, *(f"{each.__module__}.{each.__qualname__}" for each in bases)}
+
+
+def imported(path: str) -> Any:
+    """What the path leads to. None if it cannot be imported: then Django reports that itself."""
+    try:
+        return import_string(path)
+    except ImportError:
+        return None

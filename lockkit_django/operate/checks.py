@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 SETTINGS = ("LOCKKIT", "LOCKKIT_VIEWS", "LOCKKIT_ORDERS")
 
 LOCK_ERRORS = "lockkit_django.middleware.LockErrors"
+ANSWERING = {LOCK_ERRORS, "lockkit_django.web.refusals.LockErrors"}
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE")
 """The HTTP methods of a view without a class."""
 
@@ -102,7 +103,7 @@ def _mistakes() -> Iterator[CheckMessage]:
 
 
 def _lock_errors() -> Iterator[CheckMessage]:
-    if LOCK_ERRORS not in settings.MIDDLEWARE:
+    if ANSWERING.isdisjoint(conf.middleware()):
         yield message(
             "I002",
             "If a view takes a lock by hand and does not catch its error, the answer is 500.",

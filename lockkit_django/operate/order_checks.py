@@ -11,7 +11,6 @@ from django.conf import settings
 from django.conf.urls.i18n import is_language_prefix_patterns_used
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils.connection import ConnectionDoesNotExist
-from django.utils.module_loading import import_string
 from django.utils.translation import override
 
 from lockkit.model.errors import BackendError, ConfigurationError
@@ -166,7 +165,7 @@ def _reason() -> str:
 
 
 def _is_there() -> bool:
-    return any(_is_a(path, OURS) for path in settings.MIDDLEWARE)
+    return not OURS.isdisjoint(conf.middleware())
 
 
 def _place() -> Iterator[CheckMessage]:
@@ -182,7 +181,7 @@ def _place() -> Iterator[CheckMessage]:
         if _is_a(path, BEFORE):
             told = f"{text}: orders would be answered before it has looked at them"
             yield message("E106", told, f"{LAST}.")
-        elif hasattr(_imported(path), "process_exception"):
+        elif hasattr(conf.imported(path), "process_exception"):
             told = (
                 f"{text} and has process_exception: if it answers an exception of a view, what the "
                 f"view saved before would be committed"
@@ -200,20 +199,11 @@ def _place() -> Iterator[CheckMessage]:
 
 def _is_a(path: str, classes: set[str]) -> bool:
     """Whether a middleware is one of these classes, or derived from one."""
-    bases = getattr(_imported(path), "__mro__", ())
-    return bool(classes & {path, *(f"{each.__module__}.{each.__qualname__}" for each in bases)})
-
-
-def _imported(path: str) -> Any:
-    """What the path leads to. None if it cannot be imported: then Django reports that itself."""
-    try:
-        return import_string(path)
-    except ImportError:
-        return None
+    return not classes.isdisjoint(conf.classes_at(path))
 
 
 def _sessions() -> Iterator[CheckMessage]:
-    store = _imported(f"{settings.SESSION_ENGINE}.SessionStore")
+    store = conf.imported(f"{settings.SESSION_ENGINE}.SessionStore")
     if _is_there() and store is not None and in_signed_cookies(store):
         yield message(
             "W102",

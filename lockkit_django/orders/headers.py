@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from django.conf import settings
 from django.utils.translation import get_language
 
 from lockkit.orders.record import FRAMED
+from lockkit_django import conf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +25,7 @@ def set_later(response: HttpResponseBase) -> list[tuple[str, str]]:
     """
     later = [(FRAMED, "")] if getattr(response, EXEMPT, False) else []
     language: str | None = get_language()  # None: translations are off
-    if language and LOCALE in settings.MIDDLEWARE and "Content-Language" not in response:
+    if language and LOCALE in conf.middleware() and "Content-Language" not in response:
         later.append(("Content-Language", language))
     return later
 

@@ -115,3 +115,11 @@ def test_wrong_settings_do_not_break_the_check_of_the_store() -> None:
 @override_settings(MIDDLEWARE=[])
 def test_locks_by_hand_without_their_middleware() -> None:
     assert "LockErrors" in str(found()["lockkit.I002"].hint)
+
+
+@pytest.mark.parametrize(
+    "path", ["lockkit_django.middleware.LockErrors", "orders_django.derived.OurErrors"]
+)
+def test_locks_by_hand_with_it_or_one_that_is_derived_from_it(path: str) -> None:
+    with override_settings(MIDDLEWARE=[path], **alias()):
+        assert found() == {}

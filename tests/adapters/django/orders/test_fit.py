@@ -395,9 +395,14 @@ def test_an_order_outside_of_ninjas_authentication_is_refused() -> None:
         decorate_view(idempotent)(operation.view_func)
 
 
+@pytest.mark.parametrize(
+    "locale", ["django.middleware.locale.LocaleMiddleware", "orders_django.derived.OurLocale"]
+)
 @pytest.mark.parametrize("asked_again", ["zh-hans", "en"])
-def test_a_replay_says_in_which_language_it_is(asked_again: str, settings: Any) -> None:
-    settings.MIDDLEWARE = ["django.middleware.locale.LocaleMiddleware", *settings.MIDDLEWARE]
+def test_a_replay_says_in_which_language_it_is(
+    asked_again: str, locale: str, settings: Any
+) -> None:
+    settings.MIDDLEWARE = [locale, *settings.MIDDLEWARE]
     first = send("with-dot", headers={"Accept-Language": "zh-hans"})
     second = send("with-dot", headers={"Accept-Language": asked_again})
     assert (first["Content-Language"], second["Content-Language"]) == ("zh-hans", "zh-hans")
