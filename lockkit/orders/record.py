@@ -30,9 +30,14 @@ PLACEHOLDER = ":csrf-placeholder"
 FRAMED = ":xframe-options-exempt"
 """Stored as a header, never sent: Django's mark of a response that any page may frame."""
 
+POLICY, REPORTED_POLICY = ":csp", ":csp-report-only"
+"""Stored as headers, never sent: the text of policies by Django's ``csp_override`` and its twin."""
+
 KEPT_HEADERS = (
     PLACEHOLDER,
     FRAMED,
+    POLICY,
+    REPORTED_POLICY,
     "Content-Type",
     "Content-Language",
     "Content-Disposition",

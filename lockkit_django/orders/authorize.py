@@ -24,7 +24,7 @@ BASE = "django.views.generic.base"
 CLASSES = ("django.views.generic", MIXINS, "rest_framework")
 CALLBACKS = {BASE, "rest_framework.viewsets", "rest_framework.decorators"}
 ENTRIES = {"as_view", "dispatch", "initial", "setup"}
-DECORATORS = ("cache", "clickjacking", "common", "csrf", "debug", "http", "vary")
+DECORATORS = ("cache", "clickjacking", "common", "csp", "csrf", "debug", "http", "vary")
 HARMLESS = CALLBACKS | {f"django.views.decorators.{name}" for name in DECORATORS}
 HARMLESS |= {"lockkit_django.web.request_blocks"}  # lock_view and @idempotent
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+import django
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -29,6 +30,8 @@ from lockkit_django.orders import idempotent
 pytestmark = pytest.mark.django_db(transaction=True)
 
 FRAMES = "django.middleware.clickjacking.XFrameOptionsMiddleware"
+CSP = "django.middleware.csp.ContentSecurityPolicyMiddleware"
+OF_ALL = {"default-src": ["'self'"]}
 SETTINGS = {
     "ORDER_ID": ["header:Idempotency-Key", "header:X-Order-ID", "json:order_id", "form:order_id"],
     "PATHS": [r"^/orders/"],
@@ -254,6 +257,67 @@ def test_a_replay_may_be_in_a_frame_if_the_first_answer_may(
     assert (REPLAYED in first, second[REPLAYED]) == (False, "true")
     assert [answer.get("X-Frame-Options") for answer in (first, second)] == [header, header]
     assert not [name for name in second.headers if name.startswith(":")]
+
+
+OWN = {"default-src": ["'self'", "https://cdn.example"], "upgrade-insecure-requests": True}
+NONCE = {"script-src": ["'self'", "<CSP_NONCE_SENTINEL>"]}
+
+
+def overridden(own: dict[str, Any], reported: dict[str, Any]) -> HttpResponse:
+    """An answer as Django's ``csp_override`` and ``csp_report_only_override`` leave it."""
+    response = HttpResponse("sold", status=201)
+    vars(response).update(_csp_config=own, _csp_ro_config=reported)
+    return response
+
+
+def policy(_: HttpRequest) -> HttpResponse:
+    return overridden(OWN, {"img-src": ["'none'"]})
+
+
+def no_policy(_: HttpRequest) -> HttpResponse:
+    return overridden({}, {})
+
+
+def nonce(_: HttpRequest) -> HttpResponse:
+    return overridden(NONCE, NONCE)
+
+
+urlpatterns += [
+    path("orders/policy", policy),
+    path("orders/no-policy", no_policy),
+    path("orders/nonce", nonce),
+]
+
+
+def policies(response: Any) -> list[str | None]:
+    names = ("Content-Security-Policy", "Content-Security-Policy-Report-Only")
+    return [response.get(name) for name in names]
+
+
+if django.VERSION >= (6,):
+    WITH_CSP = {"SECURE_CSP": OF_ALL, "SECURE_CSP_REPORT_ONLY": OF_ALL}
+
+    @pytest.mark.parametrize("kind", ["policy", "no-policy"])
+    @override_settings(ROOT_URLCONF=__name__, **WITH_CSP)
+    def test_a_replay_has_the_policies_of_the_first_answer(kind: str, alice: Client) -> None:
+        with override_settings(MIDDLEWARE=[CSP, *settings.MIDDLEWARE]):
+            first, second = buy(alice, kind), buy(alice, kind)
+        assert (REPLAYED in first, second[REPLAYED]) == (False, "true")
+        assert policies(first) == policies(second)
+        assert (None in policies(first)) == (kind == "no-policy")
+
+    @override_settings(ROOT_URLCONF=__name__, **WITH_CSP)
+    def test_a_replay_has_no_policy_with_a_nonce_of_the_first_answer(alice: Client) -> None:
+        with override_settings(MIDDLEWARE=[CSP, *settings.MIDDLEWARE]):
+            buy(alice, "nonce")
+            assert policies(buy(alice, "nonce")) == ["default-src 'self'"] * 2
+
+
+@override_settings(ROOT_URLCONF=__name__)
+def test_policies_are_left_alone_without_django_s_middleware(alice: Client) -> None:
+    """Packages give a response attributes of the same names."""
+    first, second = buy(alice, "policy"), buy(alice, "policy")
+    assert (second[REPLAYED], policies(first), policies(second)) == ("true", [None] * 2, [None] * 2)
 
 
 def test_csrf_comes_first() -> None:
