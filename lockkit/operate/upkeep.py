@@ -38,7 +38,7 @@ class OrderRecords(NamedTuple):
     """The databases that may have records of orders, and those that the settings name."""
 
     databases: Mapping[str, RecordTable]
-    usual: tuple[str, ...]
+    usual: Iterable[str]  #: read only if no database is named
 
 
 def no_records() -> OrderRecords:

@@ -59,7 +59,7 @@ def check_orders() -> list[CheckMessage]:
 def check_records() -> list[CheckMessage]:
     """The checks E110, W103 and W106. They ask the store that the settings name, and not those of
     ``@idempotent(using=…)``."""
-    from lockkit_django.orders.table import OrderTable
+    from lockkit_django.orders.table import OrderTable, written_in
 
     orders = _orders()
     if orders is None or not _reason():
@@ -68,7 +68,11 @@ def check_records() -> list[CheckMessage]:
     if rules.claims:
         return _dangers(rules.alias)
     try:
-        OrderTable(rules.using).find("lockkit-check", fresh=True)
+        alias = written_in(rules.using)
+    except ConfigurationError as error:
+        return [message("E110", error, "Let them name one, or USING; or silence this check.")]
+    try:
+        OrderTable(alias).find("lockkit-check", fresh=True)
     except (BackendError, ConnectionDoesNotExist) as error:
         return [message("E110", error, "Start the database, or correct USING.")]
     except ConfigurationError as error:

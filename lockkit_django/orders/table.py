@@ -55,6 +55,18 @@ class OrderTable(Table):
             yield Sql(connections[self.using])
 
 
+def written_in(using: str | None) -> str:
+    """The database in which records are written, outside of a request. Raises ConfigurationError if
+    a router fails there."""
+    try:
+        return OrderTable(using).using
+    except Exception as error:  # the project's routers run here
+        raise ConfigurationError(
+            f"DATABASE_ROUTERS name no database for the records of orders outside of a request: "
+            f"{type(error).__name__}"
+        ) from error
+
+
 class Sql:
     """The connection of an alias, as ``lockkit.orders.rows`` uses it."""
 

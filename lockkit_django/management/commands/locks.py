@@ -17,7 +17,7 @@ from lockkit.operate.arguments import OPTIONS
 from lockkit.operate.commands import OrderRecords, run
 from lockkit.orders.settings import SOURCE
 from lockkit_django.leases.client import locks
-from lockkit_django.orders.table import OrderTable
+from lockkit_django.orders.table import OrderTable, written_in
 from lockkit_django.orders.visit import order_rules
 
 
@@ -73,13 +73,20 @@ def _order_records() -> OrderRecords:
     """Every database may have records, because a view can name a database of its own."""
     if getattr(settings, SOURCE, None) is None:
         raise ConfigurationError(f"this project has no orders: {SOURCE} is not set")
+    return OrderRecords({alias: OrderTable(alias) for alias in connections}, _usual())
+
+
+def _usual() -> Iterator[str]:
+    """The database that the settings name. If it is the routers' choice, they are asked now, and
+    may have no answer outside of a request."""
     rules = order_rules().settings
-    databases = {alias: OrderTable(alias) for alias in connections}
-    usual = () if rules.claims else (OrderTable(rules.using).using,)
-    if unknown := [alias for alias in usual if alias not in databases]:
-        which = f"{SOURCE}['USING'], or a router, names the database {unknown[0]!r}"
+    if rules.claims:
+        return
+    alias = written_in(rules.using)
+    if alias not in connections:
+        which = f"{SOURCE}['USING'], or a router, names the database {alias!r}"
         raise ConfigurationError(f"{which}, which DATABASES does not have")
-    return OrderRecords(databases, usual)
+    yield alias
 
 
 def _parsed(parser: CommandParser, args: Any = None, namespace: Any = None) -> Any:

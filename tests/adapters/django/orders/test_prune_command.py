@@ -16,6 +16,7 @@ from lockkit.orders import table
 from lockkit.orders.record import VERSION, is_damaged
 from lockkit_django import locks
 from lockkit_django.models import OrderRecord
+from lockkit_django.operate.order_checks import check_records
 from lockkit_django.orders.table import OrderTable
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -120,6 +121,24 @@ def test_usage(argv: list[str]) -> None:
     with pytest.raises(CommandError) as refused:
         prune(*argv)
     assert refused.value.returncode == 2
+
+
+class OfTheRequest:
+    """A router that has an answer only while a request runs."""
+
+    def db_for_write(self, model: Any, **hints: Any) -> str:
+        raise AttributeError("no tenant")
+
+    db_for_read = db_for_write
+
+
+@override_settings(DATABASE_ROUTERS=[OfTheRequest()])
+def test_a_router_that_needs_a_request() -> None:
+    """It is asked only if no database is named, and its error is not the end of the command."""
+    assert prune("--database", "default")[0] == "default: 0 expired order records deleted\n"
+    assert "DATABASE_ROUTERS name no database" in prune(status=1)[1]
+    (found,) = check_records()
+    assert (found.id, "AttributeError" in found.msg) == ("lockkit.E110", True)
 
 
 def test_a_database_that_fails_on_the_way() -> None:
