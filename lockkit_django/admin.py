@@ -23,9 +23,14 @@ class OrderRecordAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # generic i
     list_display = ("order_id", "request", "state", "status", "made", "ends")
     list_filter = ("state", "status")
     search_fields = ("order_id__exact",)
-    ordering = ("-created",)
+    ordering = ("-expires",)  # has an index
+    show_full_count = False
     fields = ("order_id", "request", "state", "status", "made", "ends", "version", "key")
     readonly_fields = fields
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        """Without the stored responses, which are large."""
+        return super().get_queryset(request).defer("headers", "body")
 
     @admin.display(description="created", ordering="created")
     def made(self, record: OrderRecord) -> datetime | None:

@@ -15,6 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.handlers.wsgi import WSGIHandler
 from django.db import connections
 from django.test import Client, RequestFactory, override_settings
+from django.test.utils import CaptureQueriesContext
 from django.urls import path
 from orders_django import views
 from system_checks import shown_until_silenced
@@ -219,6 +220,17 @@ def test_the_admin_pages_show_records_and_change_none(root: Client) -> None:
     assert [answer.status_code for answer in answers] == [403, 403, 403]
     record.refresh_from_db()
     assert record.order_id == "A-1"
+
+
+def test_the_admin_pages_read_no_stored_response(root: Client) -> None:
+    """The list reads a hundred records, in the order of an index."""
+    record_that_ends(2)
+    with CaptureQueriesContext(connections["default"]) as queries:
+        for page in RECORDS_PAGE, f"{RECORDS_PAGE}k1/change/":
+            assert root.get(page).status_code == 200
+    read = [each["sql"] for each in queries if "lockkit_order" in each["sql"]]
+    assert not [sql for sql in read if "body" in sql or "headers" in sql]
+    assert [sql for sql in read if 'ORDER BY "lockkit_order"."expires" DESC' in sql]
 
 
 @override_settings(
