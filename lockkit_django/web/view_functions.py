@@ -11,6 +11,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from lockkit.web.route_checks import module_behind, wrappers
@@ -86,8 +88,11 @@ def is_operation(view: Any) -> bool:
 def show_types(wrapper: Any, view: Any) -> None:
     """Let Ninja read the parameters' types through a decorator.
 
-    Ninja looks the names of types up in the module of the function that it is given.
+    Ninja looks the names of types up in the module of the function that it is given. It is never
+    given what ``method_decorator`` makes for each request: a partial of the view's method.
     """
+    if type(view) is partial and type(view.func) is MethodType:
+        return
     with suppress(Exception):  # annotations may name types that only type checkers import
         wrapper.__signature__ = inspect.signature(view, eval_str=True)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from django.http import HttpRequest, HttpResponse
@@ -60,6 +62,17 @@ def test_a_class_view_whose_decorator_is_applied_anew_leaves_nothing_behind() ->
     for _ in range(10):
         view(request, sku="42")
     assert len(kept) <= before
+
+
+@pytest.mark.django_db(transaction=True)
+def test_nor_does_it_read_the_types_of_the_method_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    view, request = OfClass.as_view(), RequestFactory().get("/stock/42")
+    read = Mock(wraps=inspect.signature)
+    monkeypatch.setattr(inspect, "signature", read)
+    assert view(request, sku="42").status_code == 200
+    assert not read.called
 
 
 @pytest.mark.django_db(transaction=True)
