@@ -28,12 +28,25 @@ def refuse_task(decorator: str, function: object) -> None:
 
     Its class shows it. RQ needs no check: its workers import a function by its name, decorated.
     """
+    refuse_operation(decorator, function)
     kind = function.__class__  # a lazy task of Celery shows the real class here
     if any(hasattr(kind, method) for method in TASKS):
         raise ConfigurationError(
             f"@{decorator} stands above the decorator that makes a {kind.__name__} of the "
             f"function, and would be left out when that is run: put @{decorator} directly above "
             "the function, below @app.task and its like"
+        )
+
+
+def refuse_operation(decorator: str, function: object) -> None:
+    """Raise ConfigurationError for an operation of Django Ninja, which runs undecorated.
+
+    ``@api.post`` returns the function itself, with this mark.
+    """
+    if "_ninja_operation" in getattr(function, "__dict__", ()):
+        raise ConfigurationError(
+            f"@{decorator} stands above the decorator that makes an operation of the function, and "
+            f"would do nothing: put @{decorator} below @api.post and its like"
         )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from django.db import connections
 from django.http import HttpRequest
 
+from lockkit.leases.decorating import refuse_operation
 from lockkit.leases.lease import result_of, value
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import gate
@@ -87,6 +88,7 @@ def _class_options(cls: type[IdempotentMixin]) -> ViewOptions:
 
 
 def _inside(view: View, options: ViewOptions) -> Any:
+    refuse_operation("idempotent", view)
     if is_operation(view):
         raise ConfigurationError(
             "decorate_view(idempotent) would answer before Ninja has authenticated: put "

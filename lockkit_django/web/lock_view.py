@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 
+from lockkit.leases.decorating import refuse_operation
 from lockkit.leases.lease import give_back, result_of, value
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
 from lockkit.orders.visit import options_in
@@ -78,6 +79,7 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
 
     def __call__(self, view: V, /, *args: Never, **kwargs: Never) -> V:
         self.refuse_as_view(view, args, kwargs)
+        refuse_operation("lock_view", view)
         if inspect.isclass(view):
             raise ConfigurationError(
                 f"decorate a method of {view.__name__}: "

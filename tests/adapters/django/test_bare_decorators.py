@@ -1,4 +1,4 @@
-"""``@lock_view`` and ``@locked`` without their parentheses say what to write, at once."""
+"""Decorators without their parentheses, or in a wrong place, say what to write, at once."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import pytest
 from django.http import HttpResponse
 from django.test import Client, override_settings
 from django.urls import path
+from ninja import NinjaAPI, Router
 from rest_framework.decorators import api_view
 from rest_framework.views import APIView
 
 from lockkit.model.errors import ConfigurationError
 from lockkit_django import lock_view, locked
-from lockkit_django.orders import IdempotentMixin
+from lockkit_django.orders import IdempotentMixin, idempotent
 
 
 @pytest.mark.parametrize(
@@ -58,3 +59,19 @@ def test_options_of_a_class_are_told_by_it() -> None:
 
     with pytest.raises(ConfigurationError, match="Orders has no option 'requird'"):
         Orders.as_view()
+
+
+@pytest.mark.parametrize(
+    "decorator",
+    [lock_view("stock:{sku}"), idempotent, idempotent(required=True), locked("stock:{sku}")],
+)
+@pytest.mark.parametrize("registrar", [NinjaAPI(urls_namespace="misplaced"), Router()])
+def test_above_an_operation_of_ninja_they_would_do_nothing(
+    decorator: Any, registrar: NinjaAPI | Router
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"below @api\.post"):
+
+        @decorator
+        @registrar.post("/stock")
+        def deduct(request: Any, sku: str) -> str:
+            return sku
