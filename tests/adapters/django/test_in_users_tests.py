@@ -239,6 +239,27 @@ DATABASE_ROUTERS = ["settings.Router"]
 DATABASES["orders"] = {"ENGINE": "django.db.backends.sqlite3", "NAME": "orders.db"}
 """
 
+ORDERS_ELSEWHERE = """
+DATABASES["other"] = {**DATABASES["default"], "ATOMIC_REQUESTS": False}
+DATABASES["default"] = {"ENGINE": "django.db.backends.sqlite3", "NAME": "project.db"}
+LOCKKIT_ORDERS["USING"] = "other"
+"""
+FORBIDDEN_TESTS = """
+import pytest
+
+def buy(client):
+    return client.post("/buy", {}, "application/json", headers={"Idempotency-Key": "1"})
+
+@pytest.mark.django_db
+def test_the_default_alone(client):
+    with pytest.raises(AssertionError, match="queries to 'other' are not allowed"):
+        buy(client)
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_both_databases(client):
+    assert buy(client).status_code == 200
+"""
+
 PLUGINS = ("-p", "pytest_django.plugin", "-p", "lockkit.testing.plugin")
 PYTEST_RUN = ("-m", "pytest", "-q", *PLUGINS, "-W", "error")
 PYTEST_ONE = (*PYTEST_RUN[1:], "test_pytest.py", "-k", "without_the_database")
@@ -331,6 +352,20 @@ def test_a_lock_inside_an_order_is_refused_as_in_production(
     place = project(POSTGRES + ORDERS)
     (place / "urls.py").write_text(LOCKED_URLS)
     (place / "test_pytest.py").write_text(LOCKED_TESTS)
+    try:
+        assert "2 passed" in run(place, *PYTEST_RUN, "test_pytest.py", POSTGRES_URL=url)
+    finally:
+        postgres_server.drop_database(url)
+
+
+def test_an_order_in_a_database_that_a_test_may_not_use_is_refused(
+    project: Project, postgres_server: PostgresServer
+) -> None:
+    """Django would roll nothing back there, and the next test would get a replay."""
+    url = postgres_server.create_database()
+    place = project(POSTGRES + ORDERS + ORDERS_ELSEWHERE)
+    (place / "urls.py").write_text(ORDER_URLS)
+    (place / "test_pytest.py").write_text(FORBIDDEN_TESTS)
     try:
         assert "2 passed" in run(place, *PYTEST_RUN, "test_pytest.py", POSTGRES_URL=url)
     finally:
