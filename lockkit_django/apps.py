@@ -21,8 +21,10 @@ class LockkitConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
+        from lockkit.leases import default_store
         from lockkit_django.stores import in_tests
 
+        default_store.adapter = "lockkit_django"
         checks.register(partial(_found, deploy=False), "lockkit")
         checks.register(partial(_found, deploy=True), "lockkit", deploy=True)
         in_tests.remember()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from flask import request_started
 
+from lockkit.leases import default_store
 from lockkit.model.errors import ConfigurationError
 from lockkit_flask.conf import default_location, read_config
 from lockkit_flask.leases import db_session, request_leases
@@ -55,6 +56,7 @@ class LockKit:
         app.cli.add_command(command.locks)  # also where no entry points are installed
         refusals.answer_lock_errors(app, locks.config.views.busy_status)
         app.extensions[EXTENSION] = locks
+        default_store.adapter = "lockkit_flask"
 
     @staticmethod
     def create_tables() -> None:

@@ -292,7 +292,7 @@ def _new_per_loop() -> PerLoop[AsyncLockClient]:
 
 
 locked = locked_with(
-    lambda _alias: _clients[chosen_url()],
-    lambda _alias: (_per_loop.get("") or _new_per_loop())[chosen_url()],
+    lambda _alias: _clients[chosen_url(for_locked=True)],
+    lambda _alias: (_per_loop.get("") or _new_per_loop())[chosen_url(for_locked=True)],
     ("ttl", "timeout"),
 )

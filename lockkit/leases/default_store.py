@@ -16,6 +16,9 @@ from lockkit.model.settings import (
 )
 from lockkit.stores.registry import settings_for_client
 
+adapter = ""
+"""The adapter that is set up in this process, such as "lockkit_django". It sets this itself."""
+
 _told: set[str] = set()
 
 
@@ -56,10 +59,18 @@ def connection_settings(url: str | None, client: object, options: Any) -> AliasS
     return settings_for_client(client, **options)
 
 
-def chosen_url() -> str:
-    """As ``default_url``, with a warning if nobody has chosen the store. The warning shows the
-    user's line: between that and the caller of this function is always one function of lockkit."""
+def chosen_url(*, for_locked: bool = False) -> str:
+    """As ``default_url``, with a warning if nobody has chosen the store; and, ``for_locked``, if an
+    adapter has a ``locked`` of its own. Each comes once per process and shows the user's line:
+    between that and the caller of this function is always one function of lockkit."""
     url = default_url()
+    if for_locked and adapter and adapter not in _told:
+        _told.add(adapter)
+        told = (
+            f"lockkit.locked goes by {URL_VARIABLE}, and not by the settings of {adapter}, so it "
+            f"may lock elsewhere: write from {adapter} import locked"
+        )
+        warnings.warn(told, RuntimeWarning, stacklevel=4)
     if text := unchosen(url):
         told = f"{text}. Set it, or give connect() a URL"
         warnings.warn(told, RuntimeWarning, stacklevel=4)
