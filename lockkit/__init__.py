@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from lockkit.leases.client import Lease, Lock, LockClient
-    from lockkit.leases.decorator import locked
+    from lockkit.leases.default_locked import locked
     from lockkit.model.errors import (
         AcquireTimeout,
         BackendError,
@@ -103,7 +103,7 @@ def connect(
 
 _PLACES = {
     "leases.client": ("Lease", "Lock", "LockClient"),
-    "leases.decorator": ("locked",),
+    "leases.default_locked": ("locked",),
     "model.names": ("name",),
     "model.types": ("LeaseState", "LockInfo", "LockState", "Owner"),
 }

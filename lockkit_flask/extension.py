@@ -16,7 +16,7 @@ from lockkit_flask.operate import checks, command
 from lockkit_flask.orders import forms
 from lockkit_flask.orders.app_orders import AppOrders
 from lockkit_flask.state import EXTENSION, AppLocks, app_locks
-from lockkit_flask.web import lock_view, refusals
+from lockkit_flask.web import refusals, view_functions
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -52,7 +52,7 @@ class LockKit:
         request_leases.install(app)  # after the orders, whose transactions then end first
         db_session.watch_contexts(app)
         checks.tell_at_first_request(app)
-        request_started.connect(lock_view.refuse_misplaced, app)
+        request_started.connect(view_functions.refuse_misplaced, app)
         app.cli.add_command(command.locks)  # also where no entry points are installed
         refusals.answer_lock_errors(app, locks.config.views.busy_status)
         app.extensions[EXTENSION] = locks

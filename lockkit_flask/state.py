@@ -17,6 +17,7 @@ from lockkit.model.errors import ConfigurationError
 from lockkit_flask.conf import refuse_late_settings
 from lockkit_flask.leases.client import FlaskLockClient
 from lockkit_flask.leases.db_session import behind
+from lockkit_flask.web.view_functions import note_place
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -73,5 +74,8 @@ alocks = cast("AsyncClients", LocalProxy(lambda: app_locks().in_loop))
 a client lives as long as one request: use ``locks`` where blocking does no harm."""
 
 locked = locked_with(
-    lambda alias: locks[alias], lambda alias: alocks[alias], LockedOptions.__optional_keys__
+    lambda alias: locks[alias],
+    lambda alias: alocks[alias],
+    LockedOptions.__optional_keys__,
+    note_place,
 )

@@ -9,31 +9,30 @@ from contextlib import _GeneratorContextManagerBase
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, cast
 
-from lockkit.leases.client import Clients, LockClient
 from lockkit.leases.decorating import refuse_bare, refuse_task
-from lockkit.leases.default_store import chosen_url
 from lockkit.leases.until import check_in_atomic, check_until, only_blocking
 from lockkit.model.checks import check_timeout, check_ttl, one_of
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, TooManySessions
 from lockkit.model.names import Template, check_name
 from lockkit.model.options import check_options
-from lockkit.model.settings import DEFAULT_ALIAS, settings_from_url
+from lockkit.model.settings import DEFAULT_ALIAS
 from lockkit.model.types import UNSET
-from lockkit.stores.registry import load_store
 
 if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLockClient
+    from lockkit.leases.client import LockClient
     from lockkit.leases.decorated import Locked, Name
-    from lockkit.per_loop import PerLoop
 
 
 def locked_with(
     blocking: Callable[[str], LockClient],
     in_loop: Callable[[str], AsyncLockClient],
     known: Iterable[str],
+    note: Callable[[str, object, object], None] = lambda *_: None,
 ) -> Locked:
     """Make the decorator ``locked``. ``blocking`` and ``in_loop`` find a client by its alias, at
-    each call, so decorating needs no settings. ``known``: the names of the options."""
+    each call, so decorating needs no settings. ``known``: the names of the options. ``note`` is
+    called by what the user's line calls, with "locked", the function and its wrapper."""
 
     def locked(
         name: Name, *, when_held: str = "raise", lease_as: str | None = None, **options: Any
@@ -78,6 +77,7 @@ def locked_with(
             else:
                 wrapper = _function(function, call, partial(blocking, alias))
             wrapper.__signature__ = call.signature  # type: ignore[attr-defined]
+            note("locked", function, wrapper)
             return wrapper
 
         return decorate
@@ -263,36 +263,3 @@ def _coroutine(
             return call.done(await call.run(args, kwargs, lease))
 
     return locked_coroutine
-
-
-def _connected(url: str) -> LockClient:
-    settings = settings_from_url(url)
-    return LockClient(load_store(settings), settings)
-
-
-_clients = Clients(_connected)
-
-
-def forget_client(url: str) -> None:
-    """Close the client that ``locked`` has for this URL: for tests."""
-    client = _clients._clients.pop(url, None)
-    if client is not None:
-        client.close()
-
-
-_per_loop: dict[str, PerLoop[AsyncLockClient]] = {}
-
-
-def _new_per_loop() -> PerLoop[AsyncLockClient]:
-    """Imports asyncio only here: blocking programs do not need it."""
-    from lockkit.leases import aio_client
-    from lockkit.per_loop import PerLoop
-
-    return _per_loop.setdefault("", PerLoop(aio_client.connect))  # another thread may be first
-
-
-locked = locked_with(
-    lambda _alias: _clients[chosen_url(for_locked=True)],
-    lambda _alias: (_per_loop.get("") or _new_per_loop())[chosen_url(for_locked=True)],
-    ("ttl", "timeout"),
-)

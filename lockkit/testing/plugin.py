@@ -71,7 +71,7 @@ def lockkit_memory() -> Iterator[LockClient]:
         _forget_clients()
         yield _default_client()
     _forget_clients()
-    from lockkit.leases.decorator import forget_client
+    from lockkit.leases.default_locked import forget_client
 
     forget_client(url)
 

@@ -28,7 +28,7 @@ from lockkit.web.view_lock import view_locks_of
 from lockkit_flask.orders.authorize import unknown_check
 from lockkit_flask.orders.visit import options_of
 from lockkit_flask.state import app_locks
-from lockkit_flask.web.lock_view import places_of
+from lockkit_flask.web.view_functions import places_of
 
 if TYPE_CHECKING:
     from flask import Flask

@@ -42,7 +42,7 @@ from lockkit_flask.orders.forms import form_ids, hand_over
 from lockkit_flask.orders.open_order import ClaimedOrder, OpenOrder
 from lockkit_flask.orders.visit import Visit, expect_whole_body, options_of
 from lockkit_flask.state import app_locks
-from lockkit_flask.web.lock_view import note_place, places_of, take_locks, view_of
+from lockkit_flask.web.view_functions import note_place, places_of, take_locks, view_of
 
 if TYPE_CHECKING:
     from flask import Flask, Response

@@ -16,7 +16,7 @@ from werkzeug.local import LocalProxy
 
 from lockkit.orders.view_checks import unknown_in_class, unknown_wrapper
 from lockkit.web.route_checks import module_of, wrappers
-from lockkit_flask.web.lock_view import places_of
+from lockkit_flask.web.view_functions import places_of
 
 OURS = ("lockkit_flask.web.lock_view", "lockkit_flask.orders.app_orders")
 LOGIN = "flask_login.utils"

@@ -21,8 +21,8 @@ from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.leases.db_session import ORDER, behind
 from lockkit_flask.orders.authorize import checked_by, unknown_check
 from lockkit_flask.orders.forms import guest, guest_of, user_of
-from lockkit_flask.web.lock_view import places_of, view_of
 from lockkit_flask.web.refusals import refused
+from lockkit_flask.web.view_functions import places_of, view_of
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment

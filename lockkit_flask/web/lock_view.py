@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, Never, NoReturn, TypeVar, cast
 
 from flask import current_app, request
 
-from lockkit.leases.decorating import is_written_above
 from lockkit.leases.lease import result_of
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost, LockError
 from lockkit.web.refusal import Refusal, log_refusal, refusal_of, request_label
-from lockkit.web.route_checks import wrappers
-from lockkit.web.view_lock import MARK, ViewLock, mark, note_lease
+from lockkit.web.view_lock import ViewLock, mark, note_lease
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.leases.db_session import behind
 from lockkit_flask.state import app_locks
 from lockkit_flask.web.refusals import http_exception
 from lockkit_flask.web.request import RequestView
+from lockkit_flask.web.view_functions import note_place
 
 if TYPE_CHECKING:
-    from flask import Flask, Request
-
     from lockkit.web.view_lock import AnyLease
 
 V = TypeVar("V", bound=Callable[..., Any])
 OnBusy = Callable[[AcquireTimeout], Any]
-
-_ABOVE = "_lockkit_above"
-"""Attribute of a view: the view itself, the wrapper made of it, and the decorator's name."""
 
 
 class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
@@ -110,60 +102,6 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
             _abort(error)
         log_refusal(request, _refusal_of(error), why=error)
         return current_app.ensure_sync(self._on_busy)(error)
-
-
-def take_locks(view: object) -> Callable[[], Any] | None:
-    """Take the locks of the request's view for its order. Returns None; if one is busy, the
-    function that makes the answer.
-
-    ``view``: the function below ``@idempotent``, because its decorators may be hidden from outside.
-    """
-    places = [*places_of(view_of(request), request.method), view]
-    for locked in dict.fromkeys(each for place in places for each in getattr(place, MARK, ())):
-        try:
-            locked.enter()
-        except AcquireTimeout as error:
-            return functools.partial(locked.refuse, error)
-    return None
-
-
-def view_of(request: Request) -> Any:
-    """The function that Flask calls for the request."""
-    return current_app.view_functions[request.endpoint or ""]
-
-
-def places_of(view: Any, *methods: str) -> list[Any]:
-    """Where a decorator of a view may be, for these HTTP methods or for all. The outermost place is
-    first."""
-    cls = getattr(view, "view_class", None)
-    names = ("dispatch_request", *map(str.lower, methods or getattr(cls, "methods", None) or ()))
-    return [cls, view, *(getattr(cls, name, None) for name in names)]
-
-
-def note_place(decorator: str, view: object, wrapper: object, *, depth: int = 2) -> None:
-    """Remember that a decorator stands above the ``def`` of this view.
-
-    ``depth``: how many calls this function is below the decorator's line.
-    """
-    if isinstance(view, FunctionType) and is_written_above(view, sys._getframe(depth)):
-        vars(view)[_ABOVE] = (view, wrapper, decorator)
-
-
-def refuse_misplaced(app: Flask, **_: object) -> None:
-    """Raise ConfigurationError if the view of the current request would run without its decorator.
-
-    A function with another route that has the decorator may have this one without it on purpose.
-    """
-    view = app.view_functions.get(behind(request).endpoint or "")
-    below, wrapper, decorator = getattr(view, _ABOVE, (None, None, ""))
-    if view is None or below is not view:
-        return
-    if any(wrapper is layer for each in app.view_functions.values() for layer in wrappers(each)):
-        return
-    raise ConfigurationError(
-        f"@{decorator} stands above the route of {below.__qualname__}, so Flask knows the view "
-        f"without it. Put @app.route, or what registers the view, at the top"
-    )
 
 
 def _abort(error: LockError) -> NoReturn:

@@ -52,7 +52,9 @@ def test_lock_view_on_a_class_is_told_where_it_belongs() -> None:
             pass
 
 
-@pytest.mark.parametrize("decorator", [lock_view("stock"), idempotent, idempotent(required=True)])
+@pytest.mark.parametrize(
+    "decorator", [lock_view("stock"), idempotent, idempotent(required=True), locked("stock")]
+)
 def test_so_it_is_with_decorators_around_it_and_in_blueprints(
     app: Flask, decorator: Callable[[Any], Any]
 ) -> None:
@@ -68,6 +70,52 @@ def test_so_it_is_with_decorators_around_it_and_in_blueprints(
     app.register_blueprint(shop)
     with pytest.raises(lockkit.ConfigurationError, match="stands above the route"):
         app.test_client().post("/stock")
+
+
+def test_a_decorator_between_hides_nothing(app: Flask) -> None:
+    @lock_view("stock")
+    @other
+    @app.post("/stock")
+    @other
+    def deduct() -> str:
+        raise AssertionError
+
+    with pytest.raises(lockkit.ConfigurationError, match="stands above the route"):
+        app.test_client().post("/stock")
+
+
+def test_a_route_decorator_of_ones_own_that_registers_a_wrapper_hides_nothing(app: Flask) -> None:
+    def route(view: Callable[..., Any]) -> Callable[..., Any]:
+        app.add_url_rule("/stock", "stock", other(view), methods=["POST"])
+        return view
+
+    @lock_view("stock")
+    @route
+    def deduct() -> str:
+        raise AssertionError
+
+    with pytest.raises(lockkit.ConfigurationError, match="stands above the route"):
+        app.test_client().post("/stock")
+
+
+@pytest.mark.parametrize("of", ["before_request", "errorhandler"])
+def test_above_a_hook_or_an_error_handler_it_is_an_error_as_well(app: Flask, of: str) -> None:
+    @lock_view("stock")
+    @(app.before_request if of == "before_request" else app.errorhandler(404))
+    def deduct(*_: Any) -> str:
+        raise AssertionError
+
+    with pytest.raises(lockkit.ConfigurationError, match=r"or the hook of .*deduct"):
+        app.test_client().post("/stock")
+
+
+def test_below_a_hook_it_is_none(app: Flask) -> None:
+    @app.before_request
+    @lock_view("stock")
+    def deduct() -> str:
+        return "here"
+
+    assert app.test_client().get("/").text == "here"
 
 
 def test_a_route_with_the_lock_and_one_without_it_are_two_routes(app: Flask) -> None:

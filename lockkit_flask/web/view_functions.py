@@ -1,0 +1,105 @@
+"""The functions that Flask calls for a request, and the decorators on them: ``lock_view``, which an
+order takes along, and those that stand above what registers a function. Flask would call that
+without them."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from flask import current_app, request
+
+from lockkit.leases.decorating import is_written_above
+from lockkit.model.errors import AcquireTimeout, ConfigurationError
+from lockkit.web.view_lock import MARK
+from lockkit_flask.leases.db_session import behind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from flask import Flask, Request
+
+_ABOVE = "_lockkit_above"
+"""Attribute of a function: the function itself, the wrapper around it, and the decorator's name."""
+
+
+def take_locks(view: object) -> Callable[[], Any] | None:
+    """Take the locks of the request's view for its order. Returns None; if one is busy, the
+    function that makes the answer.
+
+    ``view``: the function below ``@idempotent``, because its decorators may be hidden from outside.
+    """
+    places = [*places_of(view_of(request), request.method), view]
+    for locked in dict.fromkeys(each for place in places for each in getattr(place, MARK, ())):
+        try:
+            locked.enter()
+        except AcquireTimeout as error:
+            return functools.partial(locked.refuse, error)
+    return None
+
+
+def view_of(request: Request) -> Any:
+    """The function that Flask calls for the request."""
+    return current_app.view_functions[request.endpoint or ""]
+
+
+def places_of(view: Any, *methods: str) -> list[Any]:
+    """Where a decorator of a view may be, for these HTTP methods or for all. The outermost place is
+    first."""
+    cls = getattr(view, "view_class", None)
+    names = ("dispatch_request", *map(str.lower, methods or getattr(cls, "methods", None) or ()))
+    return [cls, view, *(getattr(cls, name, None) for name in names)]
+
+
+def note_place(decorator: str, view: object, wrapper: object, *, depth: int = 2) -> None:
+    """Remember that a decorator stands above the ``def`` of this function.
+
+    ``depth``: how many calls this function is below the decorator's line.
+    """
+    if not is_written_above(view, sys._getframe(depth)):
+        return
+    for layer in _layers(view):  # each of them may be registered
+        if isinstance(layer, FunctionType):
+            vars(layer)[_ABOVE] = (layer, wrapper, decorator)
+
+
+def refuse_misplaced(app: Flask, **_: object) -> None:
+    """Raise ConfigurationError if the view of the current request, or a hook of the app, would run
+    without its decorator.
+
+    A function with another route that has the decorator may have this one without it on purpose.
+    """
+    for each in (app.view_functions.get(behind(request).endpoint or ""), *_hooks(app)):
+        layers = _layers(each)
+        for layer in layers:
+            below, wrapper, decorator = getattr(layer, _ABOVE, (None, None, ""))
+            if layer is below and wrapper not in layers and not _is_registered(app, wrapper):
+                raise ConfigurationError(
+                    f"@{decorator} stands above the route or the hook of {below.__qualname__}, so "
+                    f"Flask knows that without it. Put @app.route, or what registers the function, "
+                    f"at the top"
+                )
+
+
+def _hooks(app: Flask) -> Iterator[Any]:
+    """The functions that run before a request, and the error handlers."""
+    for hooks in app.before_request_funcs.values():
+        yield from hooks
+    for by_status in app.error_handler_spec.values():
+        for handlers in by_status.values():
+            yield from handlers.values()
+
+
+def _is_registered(app: Flask, wrapper: object) -> bool:
+    return any(wrapper in _layers(each) for each in (*app.view_functions.values(), *_hooks(app)))
+
+
+def _layers(function: Any) -> list[Any]:
+    """As ``wrappers``, in fewer calls: each request asks."""
+    found = []
+    while function is not None:
+        found.append(function)
+        function = getattr(function, "__wrapped__", None)
+    return found
