@@ -4,14 +4,15 @@ It is active wherever lockkit is installed, and imports lockkit only in the test
 
 ``lockkit_memory`` makes the default alias a fresh store in memory for one test. This applies to
 ``lockkit.connect()``, to ``lockkit_django.locks`` and ``alocks``, and to every Flask app that is
-made during the test. For a Flask app that is made on import, put the URL into the configuration::
+made during the test, so name it before the app. For a Flask app that is made on import, or once for
+all tests, put the URL into the configuration in its place::
 
     [tool.pytest.ini_options]
     lockkit_url = "memory://tests"
 
 ``hold_lock`` holds a name as another process would, so that the code under test finds it busy::
 
-    def test_busy(client, lockkit_memory, hold_lock):
+    def test_busy(lockkit_memory, client, hold_lock):
         with hold_lock("stock:42"):
             assert client.post("/stock/42").status_code == 423
         assert client.post("/stock/42").status_code == 200
@@ -28,7 +29,7 @@ import os
 import secrets
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Self
 
 import pytest
@@ -69,11 +70,36 @@ def lockkit_memory() -> Iterator[LockClient]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(URL_VARIABLE, url)
         _forget_clients()
-        yield _default_client()
+        with _refusing_older_apps(url):
+            yield _default_client()
     _forget_clients()
     from lockkit.leases.default_locked import forget_client
 
     forget_client(url)
+
+
+@contextmanager
+def _refusing_older_apps(url: str) -> Iterator[None]:
+    """Refuse requests to apps of Flask that have read other settings before."""
+    flask = sys.modules.get("flask")
+    if flask is None:
+        yield
+        return
+
+    def refuse(app: Flask, **_: object) -> None:
+        locks = app.extensions.get("lockkit")
+        if locks is not None and locks["default"].settings.location != url:
+            from lockkit.model.errors import ConfigurationError
+
+            raise ConfigurationError(
+                f"the app {app.name!r} was made before lockkit_memory, so its locks are elsewhere: "
+                "name lockkit_memory first, or in the app's fixture. For an app that is made once "
+                "for all tests, set lockkit_url in the configuration of pytest, and leave "
+                "lockkit_memory out"
+            )
+
+    with flask.request_started.connected_to(refuse):
+        yield
 
 
 class HoldLock:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from places import ROOT
 
 pytest_plugins = ["pytester"]
 
@@ -307,6 +310,70 @@ def test_flask(project: pytest.Pytester) -> None:
         """
     )
     passes(project, 2)
+
+
+FACTORY = """
+from flask import Flask
+from lockkit_flask import LockKit, lock_view
+
+lock_kit = LockKit()
+
+def create_app():
+    app = Flask("shop")
+    lock_kit.init_app(app)
+
+    @app.post("/stock/<sku>")
+    @lock_view("stock:{sku:str}", timeout=0)
+    def deduct(sku):
+        return "deducted"
+
+    return app
+"""
+FIXTURES = """
+import pytest
+from shop import create_app
+
+@pytest.fixture(scope=SCOPE)
+def app():
+    app = create_app()
+    app.testing = True
+    return app
+
+@pytest.fixture
+def client(app):
+    return app.test_client()
+"""
+
+
+def test_the_example_of_the_docs_over_a_factory_of_flask(project: pytest.Pytester) -> None:
+    text = (ROOT / "docs" / "testing.md").read_text()
+    (example,) = re.findall(r"^```python\n(def test_busy.*?)^```", text, re.DOTALL | re.MULTILINE)
+    project.makeconftest(FIXTURES.replace("SCOPE", "'function'"))
+    project.makepyfile(example, shop=FACTORY)
+    passes(project, 1, "-o", "pythonpath=.")
+
+
+@pytest.mark.parametrize("scope", ["function", "session"])
+def test_an_app_that_was_made_before_the_fixture_says_so(
+    project: pytest.Pytester, scope: str
+) -> None:
+    project.makeconftest(FIXTURES.replace("SCOPE", repr(scope)))
+    project.makepyfile(
+        """
+        import lockkit
+        import pytest
+
+        def test_busy(client, lockkit_memory, hold_lock):
+            with hold_lock("stock:42"):
+                with pytest.raises(lockkit.ConfigurationError, match="name lockkit_memory first"):
+                    client.post("/stock/42")
+
+        def test_without_the_fixture(client):
+            assert client.post("/stock/42").status_code == 200
+        """,
+        shop=FACTORY,
+    )
+    passes(project, 2, "-o", "pythonpath=.")
 
 
 def test_an_app_that_is_made_on_import(project: pytest.Pytester) -> None:
