@@ -162,7 +162,16 @@ def _plain_field(template: str, text: str, *, bare_only: bool) -> Field:
         raise InvalidName(f"{{{text}}} in {template!r}: a user has only {{user.pk}}")
     if source != "json" and len(path) != 1:
         raise InvalidName(f"{{{text}}} in {template!r}: only json fields can be nested")
+    if source == "header" and (sent := sent_header(path[0])):
+        raise InvalidName(f"{{{text}}} in {template!r}: the header is called {{header.{sent}}}")
     return Field(source, tuple(path), text)
+
+
+def sent_header(key: str) -> str:
+    """The header that a key of Django's ``META`` stands for, as ``X-Shop`` for ``HTTP_X_SHOP``.
+    Empty for other texts. No request has a header that is called as such a key."""
+    is_key = key.upper().startswith("HTTP_")
+    return key[len("HTTP_") :].replace("_", "-").title() if is_key else ""
 
 
 def _not_separated(template: str, first: Field, second: Field) -> InvalidName:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from lockkit.model.errors import ConfigurationError
-from lockkit.model.names import json_value, parse_json
+from lockkit.model.names import json_value, parse_json, sent_header
 from lockkit.web.name_fields import FORM_TYPES
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ class IdSource(NamedTuple):
                 f"{where} has {text!r}; it must be one of "
                 "'header:NAME', 'json:FIELD', 'form:FIELD', 'kwargs:NAME'"
             )
+        if kind == "header" and (sent := sent_header(path)):
+            raise ConfigurationError(f"{where} has {text!r}: the header is called {sent!r}")
         return cls(kind, tuple(path.split(".")) if kind == "json" else (path,))
 
     def __str__(self) -> str:

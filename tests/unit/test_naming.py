@@ -242,6 +242,11 @@ def test_fields_that_no_request_has(template: str) -> None:
         Template(template)
 
 
+def test_a_header_by_its_key_in_djangos_meta_is_told_its_name() -> None:
+    with pytest.raises(InvalidName, match=r"\{header\.X-Shop\}"):
+        Template("{header.HTTP_X_SHOP}")
+
+
 def test_json_has_only_what_it_has() -> None:
     document = {"order": {"id": "A", "n": 1}, "list": [1]}
     assert json_value(document, ("order", "id")) == "A"

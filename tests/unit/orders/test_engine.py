@@ -433,6 +433,7 @@ def test_a_converter_that_makes_a_bool_makes_no_order_id() -> None:
         {"ORDER_ID": []},
         {"ORDER_ID": ["cookie:x"]},
         {"ORDER_ID": "header:x"},
+        {"ORDER_ID": ["header:HTTP_X_ORDER_ID"]},  # so it is called in Django's META only
         {"REQUIRED": 1},
         {"PATHS": ["("]},
         {"PATHS": "^/"},
