@@ -13,6 +13,7 @@ from lockkit.leases.decorating import refuse_bare, refuse_task
 from lockkit.leases.until import check_in_atomic, check_until, only_blocking
 from lockkit.model.checks import check_timeout, check_ttl, one_of
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, TooManySessions
+from lockkit.model.log import log
 from lockkit.model.names import Template, check_name
 from lockkit.model.options import check_options
 from lockkit.model.settings import DEFAULT_ALIAS
@@ -128,8 +129,11 @@ class _Call:
         return self._template.fill(lambda field: values.get(field.path[0]))
 
     def skips(self, error: AcquireTimeout) -> bool:
-        """Whether to leave out the call, because somebody else has the lock."""
-        return self._skip and not isinstance(error, TooManySessions)
+        """Whether to leave out the call, because somebody else has the lock. Logs it then."""
+        if not self._skip or isinstance(error, TooManySessions):
+            return False
+        log.info("%s is skipped: %s", self.shown, error)
+        return True
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], lease: object) -> Any:
         if self._lease_as is None:

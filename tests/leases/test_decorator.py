@@ -113,6 +113,20 @@ def test_held_by_somebody_else(locks: LockClient) -> None:
     assert skipped() == asyncio.run(coroutine()) == "done"
 
 
+def test_what_is_skipped_is_logged_with_the_name_and_its_holder(
+    locks: LockClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    @lockkit.locked("report:{day}", when_held="skip")
+    def report(day: str) -> None:
+        raise AssertionError
+
+    with caplog.at_level("INFO", "lockkit"), locks.lock("report:monday", label="by hand").acquire():
+        report("monday")
+    (told,) = caplog.messages
+    assert "report is skipped: 'report:monday' is held" in told
+    assert "by hand" in told
+
+
 def test_what_is_skipped_does_not_wait_unless_told(locks: LockClient) -> None:
     """Without a timeout it would wait for that of the client: ten seconds."""
     calls: list[str] = []
