@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,9 @@ SHORTEST_TTL = 2.0
 LONGEST_TTL = 300.0
 """Seconds: above it, a killed process keeps its locks from everybody for too long."""
 
+RELATIVE = r"(sqlalchemy\+)?sqlite:///[^/]"
+"""Locations of SQLite that depend on the working directory."""
+
 
 def setting_findings(aliases: Iterable[AliasSettings], *, debug: bool) -> Iterator[Finding]:
     """Does no I/O. ``debug``: a store within one process or machine is fine."""
@@ -33,6 +37,8 @@ def setting_findings(aliases: Iterable[AliasSettings], *, debug: bool) -> Iterat
         if not debug:
             yield from _reach(entry, store)
         yield from _durations(entry)
+        if re.match(RELATIVE, entry.location):
+            yield _relative(entry)
 
 
 def refuse_within_process(client: LockClient) -> None:
@@ -52,10 +58,13 @@ def store_findings(client: LockClient) -> Iterator[Finding]:
         client.perform(client.store.check())
         dangers = client.perform(client.store.health())
     except (BackendError, ConfigurationError) as error:
+        is_down = isinstance(error, BackendError)
         yield Finding(
             "store-fails",
             f"The store of the {alias} ({client.settings.shown_location}) fails: {error}",
-            "Start it, or correct LOCKKIT. Views that lock answer 503 while it is down.",
+            "Start it, or correct LOCKKIT. Views that lock answer 503 while it is down."
+            if is_down
+            else "Do what it says. Until then, views that lock answer 500.",
         )
         return
     for danger in dangers:
@@ -77,6 +86,16 @@ def _reach(entry: AliasSettings, store: Store) -> Iterator[Finding]:
             f"{alias} holds on one machine only",
             "With a second machine, use a server: redis://, or a database server.",
         )
+
+
+def _relative(entry: AliasSettings) -> Finding:
+    return Finding(
+        "relative-path",
+        f"The lock alias {entry.alias!r} has a relative path ({entry.shown_location}): processes "
+        f"that start in different directories lock in different files, and do not exclude one "
+        f"another",
+        "Give the absolute path, with four slashes, as in sqlite:////var/lib/shop/locks.sqlite3.",
+    )
 
 
 def _durations(entry: AliasSettings) -> Iterator[Finding]:

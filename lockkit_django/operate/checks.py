@@ -49,6 +49,7 @@ IDS = {
     "unlimited-hold": "W002",
     "short-ttl": "W003",
     "long-ttl": "W004",
+    "relative-path": "W008",
     "store-danger": "W010",
     "within-host": "I001",
     "bare-field": "W006",

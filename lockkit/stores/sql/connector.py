@@ -155,6 +155,11 @@ class Connector(ABC):
         """False: nobody has ever locked there, and connecting would make the file."""
         return True
 
+    def check_place(self) -> None:
+        """Raise BackendUnavailable if nobody could make what ``has_anything`` lacks. Makes nothing.
+        Default: nothing is looked at."""
+        return
+
     def described(self) -> str:
         """Which database it is, for people, where LOCATION does not say it; without passwords."""
         return ""

@@ -17,6 +17,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from lockkit.engine.effects import Step
 from lockkit.model.checks import check_flag, check_ttl, wrong
 from lockkit.model.errors import (
     BackendError,
@@ -26,6 +27,7 @@ from lockkit.model.errors import (
     StoreRefused,
 )
 from lockkit.model.settings import AliasSettings, state_directory
+from lockkit.runtime.wires import call
 from lockkit.stores.contract import HostLocal, reject_unknown_options
 from lockkit.stores.sql.connector import Connection, Connector, Missed, Parameters, Result
 from lockkit.stores.sql.dialect import Dialect, load_dialect
@@ -55,6 +57,10 @@ class SQLiteStore(HintedTable, HostLocal):
     def from_settings(cls, settings: AliasSettings) -> SQLStore:
         reject_unknown_options(settings, OPTIONS)
         return table_over(cls, SQLiteConnector(path_of_url(settings)), settings)
+
+    def check(self) -> Step[None]:
+        yield from super().check()
+        yield from call(self.connector.check_place)
 
 
 def table_over(kind: type[SQLStore], connector: Connector, settings: AliasSettings) -> SQLStore:
@@ -128,6 +134,13 @@ class SQLiteConnector(Connector):
                 return False
             self._ours = identity
         return True
+
+    def check_place(self) -> None:
+        directory = os.path.dirname(self._path)
+        if not os.path.isdir(directory) and directory != state_directory():
+            raise BackendUnavailable(
+                f"the lock database {self._path} cannot be made: there is no directory {directory}"
+            )
 
     def _is_blank(self) -> bool:
         """Whether it is an SQLite file with nothing in it. ``connect`` reports unreadable files."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,6 +43,7 @@ CASES = [
     ("W002", alias(MAX_HOLD=None), alias(MAX_HOLD=600)),
     ("W003", alias(TTL=1.5), alias(TTL=2)),
     ("W004", alias(TTL=301), alias(TTL=300)),
+    ("W008", {**alias(LOCATION="sqlite:///locks.sqlite3"), "DEBUG": True}, alias()),
 ]
 
 
@@ -73,6 +75,14 @@ def test_only_a_deployment_check_asks_the_store() -> None:
         manage_check("--deploy")
     assert "canary" not in str(caught.value)
     assert shown_until_silenced("lockkit.E010", "--deploy")
+
+
+def test_a_file_in_a_directory_that_is_not_there_is_a_store_that_fails(tmp_path: Path) -> None:
+    for path in (tmp_path / "shop" / "locks.sqlite3", tmp_path / "locks.sqlite3"):
+        with override_settings(**alias(LOCATION=f"sqlite:///{path}")):
+            fails = path.parent != tmp_path
+            assert [*found(check_store)] == ["lockkit.E010"] * fails
+            assert [*tmp_path.iterdir()] == []
 
 
 def test_a_store_that_answers_and_one_that_evicts(redis_server: RedisServer) -> None:

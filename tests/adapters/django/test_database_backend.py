@@ -170,6 +170,7 @@ def test_a_deployment_check_finds_missing_tables(database: dict[str, Any]) -> No
         (locks,), (records,) = check_store(), check_records()
         assert (locks.id, records.id) == ("lockkit.E010", "lockkit.E110")
         assert "migrate lockkit_django --database orders" in locks.msg
+        assert "answer 500" in locks.hint
         assert "migrate lockkit_django --database orders" in records.msg
         assert shown_until_silenced("lockkit.E110", "--deploy")
         run(MIGRATE + "c('migrate', 'lockkit_django', verbosity=0)", database)

@@ -66,6 +66,11 @@ def of(app: Flask, rule: str, view: Any, **options: Any) -> list[str]:
     return codes(app)
 
 
+def test_a_relative_path_of_locks(make_app: Callable[..., Flask]) -> None:
+    assert codes(make_app(LOCKKIT_URL="sqlite:///locks.sqlite3")) == ["relative-path"]
+    assert codes(make_app(LOCKKIT_URL="sqlite:////tmp/locks.sqlite3")) == []
+
+
 @pytest.mark.parametrize("view", KINDS)
 def test_a_field_that_the_route_does_not_have(
     make_app: Callable[..., Flask], view: Callable[[str], Any]
