@@ -19,7 +19,7 @@ from lockkit.orders import Orders, read_order_settings
 from lockkit.orders.redis_records import dangers
 from lockkit.orders.settings import HOOKS, SOURCE
 from lockkit.stores.registry import load_store
-from lockkit.web.route_checks import Url, path_findings, unknown_finding
+from lockkit.web.route_checks import Url, module_behind, path_findings, unknown_finding
 from lockkit_django import conf
 from lockkit_django.leases.client import locks
 from lockkit_django.operate.checks import METHODS, message, message_of, name_of
@@ -27,7 +27,7 @@ from lockkit_django.orders.authorize import unknown_check
 from lockkit_django.orders.request import in_signed_cookies
 from lockkit_django.orders.visit import options_of
 from lockkit_django.web.routes import Routed, routes
-from lockkit_django.web.view_functions import may_take, ninja_operation
+from lockkit_django.web.view_functions import API_VIEW, may_take, ninja_operation
 
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
@@ -247,8 +247,11 @@ def _not_repeated(routed: Routed, rules: Orders) -> Iterator[Finding]:
 def _line_for(view: Any, method: str) -> str:
     if ninja_operation(view, method) is not None:
         return "Put @idempotent on the function, below the operation's decorator"
-    if hasattr(getattr(view, "cls", None), "initial"):
-        return f"Let {view.cls.__name__} inherit IdempotentMixin, before its other bases"
+    cls = getattr(view, "cls", None)
+    if module_behind(getattr(cls, method.lower(), None)) == API_VIEW:
+        return "Put @idempotent on the function, below @api_view and its other checks"
+    if cls is not None and hasattr(cls, "initial"):
+        return f"Let {cls.__name__} inherit IdempotentMixin, before its other bases"
     return "Put @idempotent on the function or method, below its checks"
 
 
