@@ -55,7 +55,7 @@ def handoffs() -> Iterator[Row]:
     yield "a raw socket's request, ms", "redis://", "postgresql://", "redis://, as bars"
     yield "---:", "---:", "---:", "---"
     found = []
-    with RedisServer() as redis, PostgresServer("fsync=on") as postgresql:
+    with RedisServer() as redis, PostgresServer(*stores.ON_DISK) as postgresql:
         stores.with_table(postgresql.url)
         for latency in LATENCIES:
             with _far(redis.url, latency) as (near, url), _far(postgresql.url, latency) as (_, sql):
@@ -119,7 +119,7 @@ def held() -> Iterator[Row]:
 def _loaded(sizes: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, int, load.Loaded]]:
     with (
         RedisServer() as redis,
-        PostgresServer("fsync=on") as postgresql,
+        PostgresServer(*stores.ON_DISK) as postgresql,
         load.redis_(redis) as one,
         load.postgresql(postgresql) as other,
     ):

@@ -60,8 +60,10 @@ def _server(kind: Callable[..., Server], *options: str, query: str = "") -> Iter
         yield server.url + query
 
 
-# What these servers confirm is on the disk, as it is by default.
-POSTGRESQL = partial(_server, PostgresServer, "fsync=on")
+# What these servers confirm is on the disk, as it is by default. Autovacuum stays off: it would run
+# in some turns and not in others.
+ON_DISK = ("fsync=on", "full_page_writes=on")
+POSTGRESQL = partial(_server, PostgresServer, *ON_DISK)
 MARIADB = partial(_server, MariaDBServer, "--innodb-flush-log-at-trx-commit=1")
 
 
