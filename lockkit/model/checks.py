@@ -63,9 +63,24 @@ def check_setting_names(names: Iterable[object], known: Sequence[str]) -> None:
     """
     for name in names:
         if isinstance(name, str) and re.match(LIKE_A_SETTING, name) and name not in known:
-            close = nearest(name, known)
-            hint = f"did you mean {close}?" if close else f"it has {', '.join(known)}"
+            close = _nearest_setting(name, known)
+            hint = (
+                f"did you mean {close}?"
+                if close
+                else f"it has {', '.join(known)}, and LOCKKIT = {{'default': {{…}}}} has the keys "
+                "of an alias, such as LOCATION and KEY_PREFIX"
+            )
             raise ConfigurationError(f"lockkit has no setting {name}: {hint}")
+
+
+def _nearest_setting(name: str, known: Iterable[str]) -> str | None:
+    """By what comes after LOCKKIT_: that alone makes any two of them alike."""
+    _, _, word = name.partition("_")
+    if not word:
+        return nearest(name, known)
+    words = {each.partition("_")[2]: each for each in known}
+    close = nearest(word, filter(None, words))
+    return words[close] if close else None
 
 
 Check = Callable[[str, Any], Any]

@@ -162,9 +162,10 @@ def settings_from_url(location: str, **options: Any) -> AliasSettings:
     try:
         check_options("connect()", options, [key.lower() for key in CHECKS if key != "LOCATION"])
     except ConfigurationError as error:
+        stop = "" if str(error).endswith("?") else "."
         raise ConfigurationError(
-            f"{error} Options of the store go into options={{…}}; host, database and password "
-            "into the URL"
+            f"{error}{stop} Options of the store go into options={{…}}; host, database and "
+            "password into the URL"
         ) from None
     values = {k: CHECKS[k.upper()](f"{k} of connect()", value) for k, value in options.items()}
     if not isinstance(location, str):
@@ -188,6 +189,12 @@ def _read_alias(alias: object, entry: object, default_location: str) -> AliasSet
     where = f"LOCKKIT[{alias!r}]"
     given = {"LOCATION": entry} if isinstance(entry, str) else entry
     values = read_mapping(where, given, CHECKS, "a URL or a mapping")
+    if not isinstance(values.get("location"), str | None):
+        kind = type(values["location"]).__name__
+        raise ConfigurationError(
+            f"{where}['LOCATION'] is of type {kind}; it must be one URL, which may name several "
+            "hosts, as a string"
+        )
     default = "" if values.get("backend") else default_location if alias == DEFAULT_ALIAS else None
     location = values.pop("location", default)
     if not isinstance(location, str):
@@ -227,7 +234,7 @@ def _options(key: str, value: object) -> dict[str, Any]:
 
 
 CHECKS: dict[str, Check] = {
-    "LOCATION": lambda _, value: value,  # one that is not a string counts as missing
+    "LOCATION": lambda _, value: value,  # see _read_alias
     "BACKEND": _dotted,
     "KEY_PREFIX": _prefix,
     "TTL": check_ttl,

@@ -89,7 +89,8 @@ def test_the_environment_relocates_the_default_alias_only() -> None:
         ({"other": {}}, "needs a LOCATION"),
         ({"defualt": "redis://h/0"}, "no alias 'default': is 'defualt' a misspelling"),
         ({"DEFAULT": "redis://h/0", "reports": "redis://h/1"}, "no alias 'default'"),
-        ({"default": {"LOCATION": 5}}, "needs a LOCATION"),
+        ({"default": {"LOCATION": None}}, "needs a LOCATION"),
+        ({"default": {"LOCATION": ["redis://h"]}}, r"\['LOCATION'\] is of type list; .* string"),
         ({"": "memory://"}, "an alias"),
         ({5: "memory://"}, "an alias"),
     ],
@@ -154,6 +155,8 @@ def test_an_unknown_option_of_connect() -> None:
         lockkit.connect("memory://", tlt=5)
     with pytest.raises(ConfigurationError, match="no option 'TTL': did you mean 'ttl'"):
         lockkit.connect("memory://", TTL=3)  # type: ignore[call-arg]
+    with pytest.raises(ConfigurationError, match=r"it has [^.]*, ttl\. Options of the store"):
+        lockkit.connect("memory://", password="secret")
 
 
 def test_an_unknown_option_of_a_backend() -> None:

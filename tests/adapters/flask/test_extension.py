@@ -108,7 +108,13 @@ def test_other_settings_may_come_after_lockkit(make_app: MakeApp) -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("LOCKKIT_ORDER", "LOCKKIT_ORDERS"), ("LOCKIT_URL", "LOCKKIT_URL"), ("LOCKKIT_X", "")],
+    [
+        ("LOCKKIT_ORDER", "did you mean LOCKKIT_ORDERS"),
+        ("LOCKIT_URL", "did you mean LOCKKIT_URL"),
+        ("LOCKIT", "did you mean LOCKKIT"),
+        ("LOCKKIT_KEY_PREFIX", r"it has LOCKKIT, .*LOCKKIT = {'default': {…}} has the keys"),
+        ("LOCKKIT_REDIS_URL", r"it has LOCKKIT, .*LOCKKIT = {'default': {…}} has the keys"),
+    ],
 )
 def test_a_misspelt_setting_is_not_ignored(make_app: MakeApp, name: str, hint: str) -> None:
     with pytest.raises(lockkit.ConfigurationError, match=f"no setting {name}.*{hint}"):
