@@ -18,7 +18,7 @@ from lockkit.engine.times import alive_for
 from lockkit.leases.aio_client import AsyncLockClient
 from lockkit.leases.client import LockClient
 from lockkit.model.clock import now
-from lockkit.model.errors import BackendError, LeaseLost
+from lockkit.model.errors import BackendError, ConfigurationError, LeaseLost
 from lockkit.model.settings import AliasSettings
 from lockkit.model.types import Granted, Mode, Request
 from lockkit.runtime.hold import Hold
@@ -232,6 +232,10 @@ def _seconds_of_tries(sleep: float, most: float | None) -> float | None:
 def client_for(handed: Any, kind: type[C], loop: asyncio.AbstractEventLoop | None = None) -> C:
     """The client of a pool, which lives as long as the pool. For asyncio, one per event loop."""
     pool = pool_of(handed)
+    if isinstance(pool, redis.ConnectionPool) == issubclass(kind, AsyncLockClient):
+        raise ConfigurationError(
+            "Lock is for clients of redis, and AsyncLock for those of redis.asyncio"
+        )
     clients: dict[asyncio.AbstractEventLoop | None, Any] = vars(pool).setdefault(OURS, {})
     known = clients.get(loop)
     if known is None:

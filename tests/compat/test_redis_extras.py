@@ -76,6 +76,15 @@ async def test_a_client_class_for_asyncio_makes_them(aclient: AsyncRedis) -> Non
     assert type(aclient.lock(NAME)) is AsyncLock
 
 
+async def test_a_class_for_clients_of_the_other_kind_says_so(
+    client: Redis, aclient: AsyncRedis
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"AsyncLock for those of redis\.asyncio"):
+        await client.lock(NAME, 5, lock_class=AsyncLock).acquire()
+    with pytest.raises(ConfigurationError, match="Lock is for clients of redis"):
+        aclient.lock(NAME, 5, lock_class=Lock).acquire()
+
+
 def test_fencing_tokens_grow_also_between_lockkit_and_the_drop_in(
     client: Redis, locks: lockkit.LockClient
 ) -> None:
