@@ -111,7 +111,7 @@ async def _run(
     view: View, options: ViewOptions, exempt: Exempt | None, args: Any, kwargs: Any
 ) -> Any:
     """See ``around``."""
-    request, _ = request_and_rest(args)
+    request, _ = request_and_rest(view, args)
     http = http_request(request)
     call = partial(_called, http, view, exempt, partial(view, *args, **kwargs))
     if http.method in SAFE_METHODS or options.exempt or _is_exempt(http, view):

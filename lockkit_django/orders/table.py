@@ -22,7 +22,8 @@ try:
     from lockkit_django.models import OrderRecord
 except RuntimeError as missing:  # what Django raises for a model of no installed application
     raise ConfigurationError(
-        "orders need 'lockkit_django' in INSTALLED_APPS, and then 'manage.py migrate'"
+        "orders and lockkit's middleware need 'lockkit_django' in INSTALLED_APPS, and then "
+        "'manage.py migrate'"
     ) from missing
 
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import parse_qs
 
+from django.apps import apps
 from django.db import DEFAULT_DB_ALIAS, Error, connections
 from django.db.utils import load_backend
 
@@ -48,9 +49,12 @@ class DatabaseStore(SQLStore):
         alias = alias_of(settings)
         vendor = _vendor(alias)
         if vendor not in TABLES:
+            why = f"lockkit keeps no locks in a {vendor} database"
+            if vendor == "unknown":  # that of an empty entry
+                why = f"DATABASES[{alias!r}] has no ENGINE"
             raise ConfigurationError(
-                f"{settings.title}: lockkit keeps no locks in a {vendor} database"
-                "; set LOCKKIT's LOCATION to 'redis://…', or to the 'django://…' of another"
+                f"{settings.title}: {why}; set LOCKKIT's LOCATION to 'redis://…', or to the "
+                "'django://…' of another"
             )
         store = table_over(TABLES[vendor], DjangoConnector(alias), settings)
         close_in_teardown(store, alias)
@@ -196,6 +200,8 @@ class ServerConnector(Connector):
             f"run 'manage.py migrate lockkit_django --database {self._alias}', which makes it only "
             "where DATABASE_ROUTERS let it"
         )
+        if apps.apps_ready and not apps.is_installed("lockkit_django"):
+            remedy = f"add 'lockkit_django' to INSTALLED_APPS, and {remedy}"
         return connected(wrapper.connection, wrapper.Database, self._vendor, remedy)
 
 

@@ -201,7 +201,7 @@ class _Call:
         self.kwargs = kwargs
         self._exempt = exempt
         self.in_thread = exempt is not None
-        self.request, self.rest = request_and_rest(args)
+        self.request, self.rest = request_and_rest(view, args)
         self.http: Any = http_request(self.request)
         self.pending: Any = pending_order(self.http)
 

@@ -40,7 +40,7 @@ def http_request(request: Any) -> HttpRequest:
     return cast(HttpRequest, request if wrapped is None else wrapped)
 
 
-def request_and_rest(args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+def request_and_rest(view: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
     """The request among a view's positional arguments, and the arguments after it. A method has its
     ``self`` before the request. Raises ConfigurationError if there is no request."""
     for position, value in enumerate(args[:2]):
@@ -49,7 +49,8 @@ def request_and_rest(args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
         ):  # DRF wraps one
             return value, args[position + 1 :]
     raise ConfigurationError(
-        "lock_view and @idempotent decorate views: one was called without a request"
+        f"{getattr(view, '__qualname__', view)!s} has lock_view or @idempotent, and was called "
+        "without a request: put them on what gets the request, and @locked on other functions"
     )
 
 

@@ -53,6 +53,15 @@ def test_a_route_whose_view_was_taken_for_a_name_says_so(view: Any, url: str) ->
         Client().get(url)
 
 
+@pytest.mark.parametrize("decorator", [lock_view("stock"), idempotent])
+def test_what_gets_no_request_is_named(decorator: Any) -> None:
+    @decorator
+    def restock(sku: str) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"restock has lock_view .* @locked on other"):
+        restock("A1")
+
+
 def test_options_of_a_class_are_told_by_it() -> None:
     class Orders(IdempotentMixin, APIView):
         order_options = {"requird": True}  # noqa: RUF012  as users write it

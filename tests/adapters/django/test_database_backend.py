@@ -110,6 +110,14 @@ def run(program: str, database: dict[str, Any]) -> str:
     ).stdout
 
 
+def test_a_missing_table_of_an_application_that_is_not_installed(
+    client: lockkit.LockClient, settings: Any
+) -> None:
+    settings.INSTALLED_APPS = ["django.contrib.contenttypes"]
+    with pytest.raises(lockkit.ConfigurationError, match="add 'lockkit_django' to INSTALLED_APPS"):
+        client.lock("a").acquire()
+
+
 def test_a_missing_table_says_how_to_make_it(client: lockkit.LockClient) -> None:
     said = "migrate lockkit_django --database orders', .* where DATABASE_ROUTERS let it"
     with pytest.raises(lockkit.ConfigurationError, match=said):
@@ -301,6 +309,14 @@ def test_a_database_that_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(database_store, "_vendor", lambda _: "oracle")
     monkeypatch.setitem(connections.settings, "other", complete({"ENGINE": engine, "NAME": "x"}))
     with pytest.raises(lockkit.ConfigurationError, match="no locks in a oracle database"):
+        lockkit.connect("django://other")
+
+
+def test_a_database_without_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Django has a backend for that, which it does not know either."""
+    dummy = complete({"ENGINE": "django.db.backends.dummy"})
+    monkeypatch.setitem(connections.settings, "other", dummy)
+    with pytest.raises(lockkit.ConfigurationError, match=r"DATABASES\['other'\] has no ENGINE"):
         lockkit.connect("django://other")
 
 

@@ -134,7 +134,7 @@ from django.core.handlers.wsgi import WSGIHandler
 WSGIHandler()
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "ConfigurationError: orders need 'lockkit_django' in INSTALLED_APPS" in ran.stderr
+    assert "lockkit's middleware need 'lockkit_django' in INSTALLED_APPS" in ran.stderr
 
 
 def test_a_database_without_autocommit(monkeypatch: pytest.MonkeyPatch) -> None:
