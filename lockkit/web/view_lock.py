@@ -18,7 +18,7 @@ import inspect
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, TypeVar
 
 from lockkit.engine.waiting import THIS_VIEW
 from lockkit.leases.decorating import refuse_bare
@@ -104,6 +104,9 @@ class ViewLock(Generic[OnBusy]):
     makes the adapter's answer to a busy lock. Raises ConfigurationError for a wrong argument.
     """
 
+    BUSY_TAKES: ClassVar[tuple[str, ...]] = ()
+    """The arguments of ``on_busy``, by the adapter."""
+
     def __init__(
         self,
         *names: str | Callable[..., str],
@@ -129,11 +132,24 @@ class ViewLock(Generic[OnBusy]):
         check_kind(kind, permits)
         self._options = {"kind": kind, "permits": permits, "ttl": ttl}
         self._values = tuple(self._options.values())
-        if not (on_busy is None or callable(on_busy)):
+        if on_busy is not None:
+            self._check_on_busy(on_busy)
+        self._on_busy = on_busy
+
+    def _check_on_busy(self, on_busy: object) -> None:
+        """Raise ConfigurationError if it cannot be called: the first busy lock would find that."""
+        if not callable(on_busy):
             raise ConfigurationError(
                 f"on_busy of lock_view is {on_busy!r}; it must be a function that makes a response"
             )
-        self._on_busy = on_busy
+        try:
+            inspect.signature(on_busy).bind(*self.BUSY_TAKES)
+        except TypeError:
+            raise ConfigurationError(
+                f"on_busy of lock_view is {on_busy!r}; it must take ({', '.join(self.BUSY_TAKES)})"
+            ) from None
+        except (ValueError, NameError):  # some do not tell, or have types that only checkers know
+            return
 
     def refuse_as_view(self, view: object, args: object, kwargs: object) -> None:
         """Raise ConfigurationError if this does not decorate a view, but is called as one.

@@ -77,6 +77,8 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
     ``MultiLease``: ``request.lease["stock:42"].fencing_token``.
     """
 
+    BUSY_TAKES = ("request", "error")
+
     def __call__(self, view: V, /, *args: Never, **kwargs: Never) -> V:
         self.refuse_as_view(view, args, kwargs)
         refuse_operation("lock_view", view)

@@ -45,6 +45,8 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
     Raises ConfigurationError at import for a wrong template.
     """
 
+    BUSY_TAKES = ("error",)
+
     def __call__(self, view: V = None, /, *args: Never, **kwargs: Never) -> V:  # type: ignore[assignment]
         self.refuse_as_view(view, args, kwargs)
         if isinstance(view, type):

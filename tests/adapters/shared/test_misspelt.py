@@ -36,6 +36,19 @@ def test_options_of_lock_view(lock_view: Any, options: dict[str, Any], told: str
     assert told in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("lock_view", "takes", "wrong"),
+    [
+        (lockkit_django.lock_view, "request, error", lambda error: "busy"),
+        (lockkit_flask.lock_view, "error", lambda request, error: "busy"),
+    ],
+)
+def test_what_on_busy_takes(lock_view: Any, takes: str, wrong: Any) -> None:
+    """The two frameworks differ, and only a busy lock would tell."""
+    with pytest.raises(ConfigurationError, match=rf"must take \({takes}\)"):
+        lock_view("a", on_busy=wrong)
+
+
 @pytest.mark.parametrize("idempotent", IDEMPOTENT)
 @pytest.mark.parametrize("misspelt", ["requird", "where"])
 def test_options_of_idempotent(idempotent: Any, misspelt: str) -> None:
