@@ -48,6 +48,10 @@ class TableListing(Listed):
     def page(self, name: str | None, cursor: _Cursor | None = None) -> Step[Page]:
         return call(lambda: self._page(name, cursor or _Cursor()))
 
+    def check(self) -> Step[None]:
+        yield from super().check()
+        yield from call(self.connector.check_place)
+
     def last_words(self, name: str | None = None) -> Step[list[LockInfo]]:
         return call(
             lambda: list(words_in(self._rows, self._dialect, self._prefix, name)), Lane.RENEWING

@@ -17,7 +17,6 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from lockkit.engine.effects import Step
 from lockkit.model.checks import check_flag, check_ttl, wrong
 from lockkit.model.errors import (
     BackendError,
@@ -27,7 +26,6 @@ from lockkit.model.errors import (
     StoreRefused,
 )
 from lockkit.model.settings import AliasSettings, state_directory
-from lockkit.runtime.wires import call
 from lockkit.stores.contract import HostLocal, reject_unknown_options
 from lockkit.stores.sql.connector import Connection, Connector, Missed, Parameters, Result
 from lockkit.stores.sql.dialect import Dialect, load_dialect
@@ -57,10 +55,6 @@ class SQLiteStore(HintedTable, HostLocal):
     def from_settings(cls, settings: AliasSettings) -> SQLStore:
         reject_unknown_options(settings, OPTIONS)
         return table_over(cls, SQLiteConnector(path_of_url(settings)), settings)
-
-    def check(self) -> Step[None]:
-        yield from super().check()
-        yield from call(self.connector.check_place)
 
 
 def table_over(kind: type[SQLStore], connector: Connector, settings: AliasSettings) -> SQLStore:
