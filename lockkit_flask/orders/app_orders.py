@@ -76,7 +76,8 @@ class AppOrders:
         self._install(app)
 
     def _open_in_database(self, db: SQLAlchemy, using: str | None) -> None:
-        from lockkit_flask.orders.table import OrderTable, order_table  # imports SQLAlchemy
+        from lockkit_flask.orders.schema import order_table  # imports SQLAlchemy
+        from lockkit_flask.orders.table import OrderTable
         from lockkit_flask.orders.transaction import SharedTransaction, teach_to_join
 
         self.records, self.open = OrderTable(db, using), SharedTransaction

@@ -19,6 +19,7 @@ from lockkit.orders.psycopg import Step, is_plain
 from lockkit.orders.rows import TABLE
 from lockkit.orders.table import Table
 from lockkit_flask.leases import db_session
+from lockkit_flask.orders import schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,38 +27,12 @@ if TYPE_CHECKING:
     from flask_sqlalchemy import SQLAlchemy
     from sqlalchemy.orm import Session
 
-EARLIER_TABLE = "lockkit_order_record"
-"""The table of an earlier release, whose records this one cannot find: their keys differ."""
 _without_earlier: WeakSet[sa.Engine] = WeakSet()
 
 _MARK = re.compile(r"(RELEASE |ROLLBACK TO |)SAVEPOINT (\S+)")
 
 LISTENED = ("begin", "before_cursor_execute", "after_cursor_execute", "commit")
 """Listeners may choose a tenant's schema, or refuse a COMMIT."""
-
-
-def order_table(metadata: sa.MetaData) -> sa.Table:
-    """The table, within the app's metadata: ``create_all()`` makes it and Alembic sees it.
-
-    The columns mean the same as in Django's table of the same name, so both may share one table.
-    """
-    if TABLE in metadata.tables:
-        return metadata.tables[TABLE]
-    return sa.Table(
-        TABLE,
-        metadata,
-        sa.Column("key", sa.String(64), primary_key=True),
-        sa.Column("order_id", sa.String(255), nullable=False),
-        sa.Column("request", sa.String(255), nullable=False),
-        sa.Column("fingerprint", sa.String(100), nullable=False),
-        sa.Column("created", sa.BigInteger, nullable=False),
-        sa.Column("expires", sa.BigInteger, nullable=False, index=True),
-        sa.Column("state", sa.String(16), nullable=False),
-        sa.Column("version", sa.Integer, nullable=False),
-        sa.Column("status", sa.Integer, nullable=False),
-        sa.Column("headers", sa.Text, nullable=False),
-        sa.Column("body", sa.LargeBinary(2**24 - 1), nullable=False),  # MySQL: MEDIUMBLOB
-    )
 
 
 class OrderTable(Table):
@@ -98,7 +73,7 @@ class OrderTable(Table):
 
     def create(self) -> None:
         """Create the table if it is missing."""
-        order_table(self._db.metadatas[self.using]).create(self.engine, checkfirst=True)
+        schema.order_table(self._db.metadatas[self.using]).create(self.engine, checkfirst=True)
 
     def find(self, key: str, *, fresh: bool) -> Record | None:
         """The record, read outside of any transaction."""
@@ -114,13 +89,7 @@ class OrderTable(Table):
         if engine in _without_earlier:
             return
         with typed_errors():
-            found = sa.inspect(engine).has_table(EARLIER_TABLE)
-        if found:
-            raise ConfigurationError(
-                f"the database has the table {EARLIER_TABLE!r} of an earlier release of lockkit, "
-                f"whose orders this release would make again if their clients repeat them: take "
-                f"no orders until the TTL of the last one is over, or accept that, and drop it"
-            )
+            schema.refuse_earlier(engine)
         _without_earlier.add(engine)
 
     @contextmanager
