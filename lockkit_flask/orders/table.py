@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -158,10 +159,14 @@ class Savepoints:
       savepoints inside, its savepoint is released or stays. The session sees no difference.
     - Once a session has committed, the savepoints around it of sessions that have only read are
       made anew, so what these change, and roll back, from then on is their own.
+    - While a session's transaction is open, none of another thread, which may have a copy of the
+      view's context, works in it: the statements of both could come in any sequence.
     """
 
     def __init__(self, connection: sa.Connection) -> None:
-        self._joined: tuple[Session, ...] = ()  #: the session that worked last comes last
+        self._joined: dict[Session, int] = {}  #: with its thread; the one that worked last is last
+        self._begun: list[Session] = []  #: those whose statements were executed
+        self._lock = Lock()
         self._connection = connection
         self._open: list[Savepoint] = []
         self._changes: list[Session] = []  #: the session of each change
@@ -173,10 +178,11 @@ class Savepoints:
         sa.event.listen(connection, "after_cursor_execute", self._after)
 
     def join(self, session: Session) -> None:
-        """Note that the next statement comes from this session."""
+        """Note that the next statement of this thread comes from this session."""
         self._forget_ended()
-        if self._joined[-1:] != (session,):
-            self._joined = (*(each for each in self._joined if each is not session), session)
+        with self._lock:
+            self._joined.pop(session, None)
+            self._joined[session] = get_ident()
 
     def has_changes(self, session: Session) -> bool:
         """Whether the session has changed something since its savepoint; or in the whole order, if
@@ -185,8 +191,14 @@ class Savepoints:
         return session in self._changes[since:]
 
     def check(self) -> None:
-        """Raise if a session has undone what another one has changed."""
+        """Raise if a session has undone what another one has changed, or has not committed."""
         self._forget_ended()
+        if any(map(self._has_changes, self._open)):
+            raise ConfigurationError(
+                "the view of an order has ended, but has changes that are not committed, in the "
+                "session of another app context. Commit them before the response leaves; nothing "
+                "was saved"
+            )
         if self._is_undone:
             raise ConfigurationError(
                 "in the view of an order, a rollback of one session has undone what another one, "
@@ -202,12 +214,27 @@ class Savepoints:
 
     def _before(self, conn: Any, cursor: Any, sql: str, values: Any, *_: Any) -> tuple[str, Any]:
         mark = _MARK.fullmatch(sql)
-        if mark is not None:
-            sql = self._follow(sql, *mark.groups())
-        elif db_session.changes(sql) and (session := self._last()):
-            self._changes.append(session)
+        with self._lock:
+            session = self._last()
+            if session and not (mark and mark[1]):
+                self._refuse_threads(session)
+            if mark is not None:
+                sql = self._follow(sql, *mark.groups())
+            elif session and db_session.changes(sql):
+                self._changes.append(session)
         self._fails = True  # until it has succeeded
         return sql, values
+
+    def _refuse_threads(self, session: Session) -> None:
+        """Raise if a session of another thread works in the transaction. Else note this one."""
+        others = [each for each in self._begun if each is not session and each.in_transaction()]
+        if any(self._joined[each] != self._joined[session] for each in others):
+            raise ConfigurationError(
+                "two threads work in the transaction of an order at once: end the session of one, "
+                "by commit() or rollback(), before another one works. A thread is in the order if "
+                "it has a copy of the view's context, as asyncio.to_thread() gives it"
+            )
+        self._begun = [*others, session]
 
     def _after(self, _: object, cursor: Any, *__: object) -> None:
         self._fails = False
@@ -217,8 +244,11 @@ class Savepoints:
         self._anew = []
 
     def _last(self) -> Session | None:
-        """The session of the next statement: the last to join of those that are still open."""
-        return next((each for each in reversed(self._joined) if each.in_transaction()), None)
+        """The session of the next statement: the last to join of those that are still open. If none
+        has joined on this thread, it works on a connection that another one has handed on."""
+        found = [each for each in reversed(self._joined) if each.in_transaction()]
+        here = get_ident()
+        return next((each for each in found if self._joined[each] == here), next(iter(found), None))
 
     def _has_changes(self, point: Savepoint) -> bool:
         return point.session in self._changes[point.since :]

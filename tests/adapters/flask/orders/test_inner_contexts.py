@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import warnings
+from contextvars import copy_context
 from typing import TYPE_CHECKING
 
 import pytest
@@ -524,3 +526,89 @@ def test_a_copy_of_the_request_context_does_not_end_the_order(shop: Flask, way: 
     assert [(answer.status_code, answer.text) for answer in answers] == [(201, "1")] * 2
     assert "Idempotent-Replayed" in answers[1].headers
     assert (names(shop), records(shop)) == (["A-1", "first"], 1)
+
+
+def change(app: Flask, name: str, end: Callable[[], None], *events: threading.Event) -> None:
+    """Change something in an app context, tell so, and end it once told to."""
+    changed, go = events
+    with app.app_context():
+        try:
+            put(name)
+            db.session.flush()
+        finally:
+            changed.set()
+        assert go.wait(20)
+        end()
+
+
+@pytest.mark.parametrize("end", [db.session.rollback, db.session.commit])
+def test_two_threads_do_not_change_something_in_one_order_at_once(
+    shop: Flask, end: Callable[[], None]
+) -> None:
+    """Else one of them could undo, or save, what the other one has done."""
+    errors: list[BaseException | None] = []
+
+    async def order() -> ResponseReturnValue:
+        changed, go, late, at_once = (threading.Event() for _ in range(4))
+        at_once.set()
+        first = asyncio.create_task(asyncio.to_thread(change, shop, "first", end, changed, go))
+        await asyncio.to_thread(changed.wait, 20)
+        args = ("second", db.session.commit, late, at_once)
+        second = asyncio.create_task(asyncio.to_thread(change, shop, *args))
+        await asyncio.to_thread(late.wait, 20)
+        go.set()
+        errors.extend(await asyncio.gather(first, second, return_exceptions=True))
+        await asyncio.to_thread(commit_inside, shop, "after")
+        return "ok", 201
+
+    assert post(shop, order).status_code == 201
+    assert errors[0] is None
+    assert "at once" in str(errors[1])
+    assert isinstance(errors[1], ConfigurationError)
+    assert names(shop) == (["after", "first"] if end == db.session.commit else ["after"])
+
+
+def test_threads_may_work_in_one_order_one_after_another(shop: Flask) -> None:
+    async def order() -> ResponseReturnValue:
+        read()
+        db.session.commit()
+        await asyncio.to_thread(commit_inside, shop)
+        connection = db.session.connection()
+        await asyncio.to_thread(connection.execute, sa.insert(Order).values(name="by hand"))
+        put("outer")
+        db.session.commit()
+        await asyncio.to_thread(commit_inside, shop)
+        return "ok", 201
+
+    assert post(shop, order).status_code == 201
+    assert names(shop) == ["by hand", "inner", "inner", "outer"]
+
+
+@pytest.mark.parametrize("status", [201, 409])
+def test_what_a_thread_has_not_committed_at_the_end_of_an_order_is_told(
+    shop: Flask, status: int
+) -> None:
+    changed, go = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+
+    def roll_back() -> None:
+        with pytest.warns(sa.exc.SAWarning, match="already deassociated"):
+            db.session.rollback()
+
+    def order() -> ResponseReturnValue:
+        put("outer")
+        db.session.commit()
+        args = (change, shop, "inner", roll_back, changed, go)
+        threads.append(threading.Thread(target=copy_context().run, args=args))
+        threads[0].start()
+        assert changed.wait(20)
+        return "ok", status
+
+    shop.testing = True
+    try:
+        with pytest.raises(ConfigurationError, match="are not committed"):
+            post(shop, order)
+    finally:
+        go.set()
+        threads[0].join()
+    assert (names(shop), records(shop)) == ([], 0)
