@@ -176,9 +176,10 @@ def expect_whole_body(_: object, **__: object) -> None:
     """Have Werkzeug raise if a body with a length is cut short, because its client went away.
 
     A server that marks the end of a body also marks the end of a cut one. Called before every
-    hook: any of them may be the first to read the body.
+    hook: any of them may be the first to read the body. An encoded body may have been decoded
+    before, by a middleware of WSGI that sets the mark: then the length is not that of the stream.
     """
-    if request.content_length is not None:
+    if request.content_length is not None and "Content-Encoding" not in request.headers:
         request.environ.pop("wsgi.input_terminated", None)
 
 
