@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from werkzeug.routing import Rule
 
     from lockkit.orders import Order, Proceed, Snapshot
+    from lockkit.orders.record import Identity
     from lockkit_flask.orders.app_orders import AppOrders
     from lockkit_flask.orders.open_order import OpenOrder
 
@@ -47,7 +48,7 @@ class Visit(visit.Visit):
             self.records = app_orders.records.of(options.using)
         self._app_orders, self.thread = app_orders, app_orders.thread
         self.to_sync = current_app.async_to_sync
-        self.of_guest = False  #: it came without a user and without a token
+        self.of_guest = False  #: it came without an owner of SCOPE, a user and a token
 
     def read(self) -> OrderRequest:
         request: Request = self.request
@@ -168,8 +169,12 @@ class Visit(visit.Visit):
 
     def known(self) -> visit.Known:
         user = user_of(self._app_orders.user_pk)
-        self.of_guest = user is None and "Authorization" not in self.request.headers
         return user, _session_key(), guest_of(user)
+
+    def identity(self) -> Identity:
+        found = super().identity()
+        self.of_guest = not (found.scope or found.user or found.authorization)
+        return found
 
 
 def expect_whole_body(_: object, **__: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gzip
 import io
 from typing import TYPE_CHECKING, Any
 
@@ -414,9 +415,20 @@ def test_a_guest_who_has_bought_is_not_sent_away(forms: Flask) -> None:
     assert sold(forms) == 1
 
 
-def test_a_users_redirect_is_a_result_though_nothing_was_saved(shop: Flask) -> None:
+def key_of_partner(request: Request) -> str | None:
+    return request.headers.get("X-Api-Key")
+
+
+@pytest.mark.parametrize("owner", ["X-User", "X-Api-Key"])
+def test_a_users_redirect_is_a_result_though_nothing_was_saved(
+    make_shop: Callable[..., Flask], owner: str
+) -> None:
+    orders = {"ORDER_ID": ["header:X-Order-ID"], "PATHS": ["^/"]}
+    shop = make_shop(LOCKKIT_ORDERS={**orders, "SCOPE": f"{__name__}.key_of_partner"})
     shop.add_url_rule("/pay", view_func=lambda: redirect("/pay/elsewhere"), methods=["POST"])
-    assert [replayed(post(shop, "/pay")) for _ in range(2)] == [False, True]
+    headers = {"X-Order-ID": "A-1", owner: "alice"}
+    answers = [shop.test_client().post("/pay", headers=headers) for _ in range(2)]
+    assert [replayed(answer) for answer in answers] == [False, True]
 
 
 # Who the user is, and where records are
@@ -619,6 +631,23 @@ def cut_and_whole(shop: Flask, kind: str, body: bytes) -> list[int]:
         answer = shop.test_client().post("/sell", headers=A_1, environ_overrides=came)
         statuses.append(answer.status_code)
     return statuses
+
+
+@pytest.mark.parametrize("is_order", [False, True])
+def test_a_body_that_a_middleware_inflates_is_read_whole(shop: Flask, is_order: bool) -> None:
+    """Its Content-Length is that of the body as it was sent."""
+    shop.add_url_rule("/read", view_func=lambda: str(len(request.get_data())), methods=["POST"])
+    below = shop.wsgi_app
+
+    def inflates(environ: Any, start_response: Any) -> Any:
+        environ["wsgi.input"] = io.BytesIO(gzip.decompress(environ["wsgi.input"].read()))
+        environ["wsgi.input_terminated"] = True
+        return below(environ, start_response)
+
+    vars(shop)["wsgi_app"] = inflates
+    headers = {"X-User": "alice", "Content-Encoding": "gzip", **(A_1 if is_order else {})}
+    answer = shop.test_client().post("/read", headers=headers, data=gzip.compress(b"a" * 9000))
+    assert (answer.status_code, answer.text) == (200, "9000")
 
 
 def test_a_body_without_a_length_that_the_server_does_not_end_is_411(shop: Flask) -> None:
