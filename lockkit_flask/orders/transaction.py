@@ -62,8 +62,8 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
             self.engine = table.engine
             self.connection = self.engine.connect()
             try:
-                _refuse_autocommit(self.connection)
                 self.connection.begin()
+                _refuse_autocommit(self.connection)
                 self._insert(Sql(self.connection), self.orders.running(self.order))
                 self.savepoints = Savepoints(self.connection)
             except BaseException:  # also if interrupted: its connection is in a transaction
@@ -209,13 +209,19 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
 
 
 def _refuse_autocommit(connection: sa.Connection) -> None:
-    """Under AUTOCOMMIT, the record and each statement of the view would be committed at once."""
-    dialect = connection.dialect
-    level = connection.get_execution_options().get("isolation_level")
-    if (level or getattr(dialect, "_on_connect_isolation_level", None)) == "AUTOCOMMIT":
+    """With autocommit, the record and each statement of the view would be committed at once."""
+    driver: Any = connection.connection.driver_connection
+    if hasattr(driver, "get_autocommit"):  # PyMySQL and mysqlclient
+        at_once = driver.get_autocommit()
+    elif connection.dialect.name == "sqlite" and driver.isolation_level is None:
+        at_once = not driver.in_transaction  # a listener may have begun one
+    else:
+        at_once = getattr(driver, "autocommit", False) is True  # sqlite3 has -1, too
+    if at_once:
         raise ConfigurationError(
-            "orders need a database that rolls back: its engine has isolation_level AUTOCOMMIT. "
-            "Remove it from SQLALCHEMY_ENGINE_OPTIONS, or name another bind key in USING"
+            "orders need a database that rolls back: its connections have autocommit. Remove that, "
+            "or isolation_level AUTOCOMMIT, from SQLALCHEMY_ENGINE_OPTIONS, or name another bind "
+            "key in USING"
         )
 
 

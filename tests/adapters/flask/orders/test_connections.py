@@ -330,3 +330,42 @@ def test_whose_order_another_has_made_meanwhile_answers_that(
     assert not replayed(others[0])
     assert (answer.status_code, answer.text, replayed(answer)) == (status, "of the other", True)
     assert (count(shop), count(shop, TABLE_NAME)) == (1, 1)
+
+
+# A connection that commits each statement at once
+
+AT_ONCE = {"connect_args": {"autocommit": True}}
+
+
+@pytest.mark.parametrize(
+    ("database", "options"),
+    [
+        ("sqlite", {"isolation_level": "AUTOCOMMIT"}),
+        ("sqlite", {"execution_options": {"isolation_level": "AUTOCOMMIT"}}),
+        ("sqlite", {"connect_args": {"isolation_level": None}}),
+        ("postgresql", {"isolation_level": "AUTOCOMMIT"}),
+        ("postgresql", AT_ONCE),
+        ("mariadb", AT_ONCE),
+    ],
+    indirect=["database"],
+)
+def test_a_database_that_commits_at_once_is_an_error(
+    make_shop: Callable[..., Flask], options: dict[str, Any]
+) -> None:
+    shop = make_shop(SQLALCHEMY_ENGINE_OPTIONS=options, TESTING=True)
+    with pytest.raises(ConfigurationError, match="autocommit"):
+        post(shop, "/one")
+    assert (count(shop), count(shop, TABLE_NAME)) == (0, 0)
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_listener_that_begins_makes_orders_possible_where_the_driver_begins_nothing(
+    make_shop: Callable[..., Flask],
+) -> None:
+    """As SQLAlchemy's documentation has it for SQLite."""
+    shop = make_shop(SQLALCHEMY_ENGINE_OPTIONS={"connect_args": {"isolation_level": None}})
+    with shop.app_context():
+        sa.event.listen(db.engine, "begin", lambda each: each.exec_driver_sql("BEGIN") and None)
+    assert [replayed(post(shop, "/one")) for _ in range(2)] == [False, True]
+    assert post(shop, "/fails", **{"X-Order-ID": "A-2"}).status_code == 500
+    assert (count(shop), count(shop, TABLE_NAME)) == (1, 1)

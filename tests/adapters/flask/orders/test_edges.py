@@ -467,19 +467,6 @@ def test_a_session_that_the_client_does_not_have_owns_no_order(shop: Flask) -> N
     assert [replayed(answer) for answer in answers] == [False, True]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"isolation_level": "AUTOCOMMIT"}, {"execution_options": {"isolation_level": "AUTOCOMMIT"}}],
-)
-def test_a_database_that_commits_at_once_is_an_error(
-    make_shop: Callable[..., Flask], options: dict[str, Any]
-) -> None:
-    shop = make_shop(SQLALCHEMY_ENGINE_OPTIONS=options, TESTING=True)
-    with pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
-        post(shop, "/one")
-    assert not records(shop)
-
-
 def test_expired_records_of_a_newer_release_are_not_pruned(shop: Flask) -> None:
     post(shop, "/one")
     post(shop, "/one", **{"X-Order-ID": "A-2"})
