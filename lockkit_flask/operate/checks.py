@@ -154,7 +154,7 @@ def _unknown_checks(app: Flask, orders: Orders) -> Iterator[Finding]:
         covered = any(orders.covers(method, path) for path in _paths(rule))
         if options.exempt or not (covered or options.inside):
             continue
-        unknown = unknown_check(view, method, options.below)
+        unknown = unknown_check(app, view, method, options.below)
         if unknown is not None:
             line = "Put @idempotent below what checks: on the function, or on the method"
             yield unknown_finding(_name_of(view, rule), rule.rule, unknown, line)

@@ -6,8 +6,10 @@ Hooks of ``before_request`` have passed already. It asks ``login_required`` and
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import CellType, FunctionType
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from flask import Flask
@@ -34,11 +36,14 @@ def checked_by(view: Any, method: str, below: Any, give: Callable[[], Any]) -> A
     return give()
 
 
-def unknown_check(view: Any, method: str, below: Any = None) -> str | None:
+def unknown_check(app: Flask, view: Any, method: str, below: Any = None) -> str | None:
     """The name of a possible check of this view that is not asked; None if there is none.
 
     ``below``: what is below ``@idempotent``, if the checks above it have passed.
     """
+    dispatches = next(cls for cls in type(app).__mro__ if "dispatch_request" in vars(cls))
+    if below is None and dispatches is not Flask:
+        return f"{dispatches.__module__}.{dispatches.__qualname__}.dispatch_request"
     places = _places(view, method, below)
     found = None if len(places) == 1 else _unknown_in(view.view_class, places)
     return found or unknown_wrapper(places, _is_known, _is_plain)
@@ -67,16 +72,27 @@ def _is_plain(function: Any) -> bool:
     so may a method of an object."""
     if type(function) is not FunctionType:
         return False
-    return module_of(function) == VIEWS or not any(map(_may_be_view, function.__closure__ or ()))
+    return module_of(function) == VIEWS or not any(map(_may_be_view, _held_by(function)))
 
 
-def _may_be_view(cell: CellType) -> bool:
-    """Whether this variable holds something to call, except what factories of views hold, too."""
-    try:
-        held = cell.cell_contents
-    except ValueError:  # it was never assigned
-        return False
-    return callable(held) and not isinstance(held, (Flask, LocalProxy, type))
+def _held_by(function: FunctionType) -> Iterator[Any]:
+    """What the variables of its outer function, and its defaults, hold."""
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # it was never assigned
+            yield cell.cell_contents
+
+
+def _may_be_view(held: Any) -> bool:
+    """Whether this is something to call, except what factories of views hold, too; or whether it
+    has a function in it, as an object, a list or a dict."""
+    if callable(held) or isinstance(held, ModuleType):
+        return not isinstance(held, (Flask, LocalProxy, ModuleType, type))
+    if not isinstance(held, (dict, list, tuple, set)):
+        held = getattr(held, "__dict__", ())
+    parts = list(held.values() if isinstance(held, Mapping) else held)  # a thread may change it
+    return any(isinstance(each, (FunctionType, MethodType, partial)) for each in parts)
 
 
 def _is_known(layer: Any) -> bool:

@@ -144,7 +144,8 @@ class Visit(visit.Visit):
         return self.order_response(current_app.make_response(answer), sys.maxsize)
 
     def unknown_check(self) -> str | None:
-        return unknown_check(view_of(self.request), self.request.method, self.options.below)
+        view, method = view_of(self.request), self.request.method
+        return unknown_check(behind(current_app), view, method, self.options.below)
 
     def if_checks_pass(self, give: Callable[[], Any]) -> Any:
         below = self.options.below

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flask import Flask, abort, request
+from flask import Blueprint, Flask, abort, request
 from flask.views import MethodView, View
 from flask_login import login_required
 from flask_project import db, put
@@ -44,6 +45,45 @@ def hiding(view: Callable[..., Any]) -> Callable[..., Any]:
     def checked() -> Any:
         check()
         return view()
+
+    return checked
+
+
+def hiding_in_a_default(view: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(_view: Callable[..., Any] = view) -> Any:
+        check()
+        return _view()
+
+    return checked
+
+
+def hiding_in_a_keyword(view: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(*, _view: Callable[..., Any] = view) -> Any:
+        check()
+        return _view()
+
+    return checked
+
+
+class Guard:
+    """Not callable itself."""
+
+    def hides(self, view: Callable[..., Any]) -> Callable[..., Any]:
+        self.view = view
+
+        def checked() -> Any:
+            check()
+            return self.view()
+
+        return checked
+
+
+def hiding_in_a_list(view: Callable[..., Any]) -> Callable[..., Any]:
+    views = [view]
+
+    def checked() -> Any:
+        check()
+        return views[0]()
 
     return checked
 
@@ -116,6 +156,10 @@ class Require:
 UNKNOWN: dict[str, Views] = {
     "a decorator": lambda: permission_required(buy),
     "one that hides": lambda: hiding(buy),
+    "one that hides in a default": lambda: hiding_in_a_default(buy),
+    "one that hides in a keyword": lambda: hiding_in_a_keyword(buy),
+    "one that hides in an object": lambda: Guard().hides(buy),
+    "one that hides in a list": lambda: hiding_in_a_list(buy),
     "one below lock_view": lambda: lock_view("stock")(permission_required(buy)),
     "one below @idempotent": lambda: idempotent(permission_required(buy)),
     "one that hides below @idempotent": lambda: idempotent(hiding(buy)),
@@ -166,15 +210,20 @@ class OneOrder(View):
 
 
 def in_a_factory(extra: str | None = None) -> Callable[..., Any]:
+    import decimal
+
     from flask_project import Order
 
     from lockkit_flask import current_order
 
-    app = Flask("other")
+    app, database, log = Flask("other"), db, logging.getLogger("shop")
+    blueprint = Blueprint("other", "other")
     if extra is not None:
         unset = extra
 
-    def view() -> ResponseReturnValue:
+    def view(status: int = 201) -> ResponseReturnValue:
+        assert (database, log.name, status) == (db, "shop", decimal.Decimal(201))
+        assert blueprint.name == "other"
         assert (app.name, Order.__name__, current_order.order_id) == ("other", "Order", "A-1")
         return unset if app.debug else buy()
 
@@ -200,6 +249,28 @@ def test_what_has_no_checks_or_passed_ones_is_repeated(
     assert [answer.status_code for answer in answers] == [201, 201]
     assert "Idempotent-Replayed" in answers[1].headers
     assert not [found for found in findings(shop) if found.code == "replay-unknown"]
+
+
+class OwnApp(Flask):
+    """Its check is passed by, unless the order is below it."""
+
+    def dispatch_request(self) -> ResponseReturnValue:
+        check()
+        return super().dispatch_request()
+
+
+@pytest.mark.parametrize("below", [False, True])
+def test_an_app_of_a_class_that_dispatches_itself_may_check(
+    make_shop: Callable[..., Flask], monkeypatch: pytest.MonkeyPatch, below: bool
+) -> None:
+    monkeypatch.setattr("flask_project.Flask", OwnApp)
+    shop = shop_with(make_shop, idempotent(buy) if below else buy)
+    answers = [send(shop, headers) for headers in ({}, {}, {"X-Revoked": "1"})]
+    statuses = [answer.status_code for answer in answers]
+    assert statuses == ([201, 201, 403] if below else [201, 409, 409])
+    told = [found.text for found in findings(shop) if found.code == "replay-unknown"]
+    assert below == (not told)
+    assert all("OwnApp.dispatch_request" in text for text in told)
 
 
 def test_where_the_project_decides_nothing_is_unknown(make_shop: Callable[..., Flask]) -> None:

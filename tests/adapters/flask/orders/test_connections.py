@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
-from flask import Flask, abort, redirect
+from flask import Flask, abort, current_app, redirect
 from flask_project import Order, db, put
 
 from lockkit.model.errors import ConfigurationError
@@ -170,11 +170,12 @@ def guests(make_shop: Callable[..., Flask]) -> Flask:
 
 
 def buy_twice(guests: Flask, view: Callable[[], Any]) -> list[TestResponse]:
-    def buy(view: Callable[[], Any] = view) -> ResponseReturnValue:
-        view()
+    def buy() -> ResponseReturnValue:
+        current_app.config["BUY"]()
         db.session.commit()
         return redirect("/thanks", 303)
 
+    guests.config["BUY"] = view
     guests.add_url_rule("/buy", view_func=buy, methods=["POST"])
     guest = guests.test_client()
     form = {"order_id": guest.get("/page").text}
