@@ -14,7 +14,7 @@ One request takes these steps:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial, wraps
 from http import HTTPStatus
 from importlib.util import find_spec
@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 
 _GIVEN = "_lockkit_given"
 """Attribute of a request: the answer that replaces what the view returns."""
+
+OF_BODY = ("content-encoding", "content-length", "content-range", "etag", "last-modified")
+"""Headers that a hook may set, and which fit only the body that it has seen."""
 
 
 class AppOrders:
@@ -192,6 +195,7 @@ def _capture(response: Response) -> Response:
     """
     opened = of_request()
     if opened is not None and opened.visit.captured is None:
+        opened.visit.sent = list(response.headers)
         opened.capture(response)
     return response
 
@@ -204,11 +208,23 @@ def _finish(response: Response) -> Response:
     if response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
         opened.overrule()
     try:
-        return current_app.make_response(
+        answer = current_app.make_response(
             result_of(gate.close(opened, response, opened.visit.thread))
         )
+        if answer is not response:
+            _replace(response, answer, opened.visit.sent)
+        return answer
     finally:
         _end(opened)
+
+
+def _replace(response: Response, answer: Response, sent: Collection[tuple[str, str]]) -> None:
+    """Give the answer what hooks have set since the view, except what its own headers say."""
+    own = {*OF_BODY, *(name.lower() for name, _ in answer.headers)}
+    for name, value in response.headers:
+        if name.lower() not in own and (name, value) not in sent:
+            answer.headers.add(name, value)
+    answer.call_on_close(response.close)
 
 
 def _database(app: Flask) -> SQLAlchemy:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,7 @@ class Visit(visit.Visit):
     """The current request."""
 
     captured: OrderResponse | None = None  #: what the view has answered
+    sent: Collection[tuple[str, str]] = ()  #: the headers of that, before hooks
     refuse = staticmethod(refused)
 
     def __init__(self, app_orders: AppOrders, options: ViewOptions) -> None:

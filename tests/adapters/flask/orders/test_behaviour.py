@@ -393,6 +393,34 @@ def test_a_lost_lease_rolls_back_though_its_app_context_has_ended(shop: Flask) -
     assert (orders(shop, "pushed"), records(shop)) == (0, 0)
 
 
+def test_an_answer_in_place_of_the_views_has_the_headers_that_hooks_have_set(shop: Flask) -> None:
+    """Such as those for CORS. The view's response is closed, as a server does it."""
+    closed: list[str] = []
+
+    @shop.after_request
+    def guard(response: Response) -> Response:
+        response.headers["Strict-Transport-Security"] = "max-age=60"
+        response.headers["Cache-Control"] = "public"
+        response.set_etag("of the body")
+        return response
+
+    def lose() -> Response:
+        sell_pushed()
+        current_order.leases[0].release()
+        response = Response(iter(["sold"]), headers={"X-View": "1"})
+        response.call_on_close(lambda: closed.append("closed"))
+        return response
+
+    shop.add_url_rule("/lose", view_func=lose, methods=["POST"])
+    response = post(shop, "/lose")
+    assert (response.status_code, response.json["code"]) == (503, "order-lease-lost")
+    assert response.headers["Strict-Transport-Security"] == "max-age=60"
+    assert response.headers["Cache-Control"] == "no-store"
+    assert not {"X-View", "ETag"} & set(response.headers.keys())
+    response.close()
+    assert closed == ["closed"]
+
+
 def test_a_lock_of_the_view_lasts_until_the_commit_though_its_app_context_has_ended(
     shop: Flask,
 ) -> None:
