@@ -95,7 +95,6 @@ class AppOrders:
         self.dispatch = partial(self._dispatch, app.dispatch_request)
         vars(app)["dispatch_request"] = self.dispatch
         app.after_request_funcs.setdefault(None, []).insert(0, _finish)
-        app.after_request(hand_over)
         request_started.connect(expect_whole_body, app)
         got_request_exception.connect(_note_failure, app)
         request_leases.after(app, "do_teardown_request", _abandon)
@@ -204,7 +203,7 @@ def _finish(response: Response) -> Response:
     """Make the order final: this is the last of all ``after_request`` functions."""
     opened = of_request()
     if opened is None:
-        return response
+        return hand_over(response)
     if response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
         opened.overrule()
     try:
@@ -213,7 +212,7 @@ def _finish(response: Response) -> Response:
         )
         if answer is not response:
             _replace(response, answer, opened.visit.sent)
-        return answer
+        return hand_over(answer)
     finally:
         _end(opened)
 

@@ -119,7 +119,10 @@ def _secret() -> str:
 
 
 def hand_over(response: Response) -> Response:
-    """A guest's secret becomes that of the user who has logged in."""
+    """A guest's secret becomes that of the user who has logged in. Called when the order is final:
+    a login that was undone with it gives nothing away."""
+    if getattr(getattr(request, "order", None), "undone", False):
+        return response
     text = _brought()
     if text is None or "." in text or request.endpoint == "static":
         return response

@@ -23,6 +23,7 @@ class OpenOrder(gate.OpenOrder):
     visit: Visit
     context: Any  #: the context of its request
     active = False  #: the app's sessions work inside the order's transaction
+    undone = False  #: what the view did, a login for one, was rolled back
     kept: Transaction | None = None  #: the leases that its end gives back: until="commit"
 
     def capture(self, response: Response) -> None:

@@ -150,6 +150,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
         what the view itself has saved, by a method of a server-side session, stays there, too.
         """
         before, self._session_before = self._session_before, None
+        self.undone = self.undone or before is not None
         if before is not None and dict(session) != before[0]:
             session.clear()
             session.update(before[0])

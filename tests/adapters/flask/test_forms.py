@@ -259,6 +259,54 @@ def test_an_order_from_before_the_login_with_flask_login_is_repeated_after_it(
     assert len(sold(login_client.application)) == 1
 
 
+def fails() -> str:
+    raise ValueError
+
+
+def answers_502() -> tuple[str, int]:
+    return "no payment", 502
+
+
+def does_not_commit() -> str:
+    db.session.add(Order(name="forgotten"))
+    return "done"
+
+
+@pytest.mark.parametrize("fault", [fails, answers_502, does_not_commit])
+def test_a_login_that_is_undone_with_its_order_takes_no_form_away(
+    login_client: FlaskClient, fault: Callable[[], Any]
+) -> None:
+    """As at a checkout that opens an account."""
+    shop = login_client.application
+    faults = [fault]
+
+    def check_out() -> Any:
+        session["kind"] = "customer"
+        login_user(load_user("customer"))
+        return faults.pop()() if faults else orders()
+
+    shop.view_functions["orders"] = check_out
+    value = form(login_client)
+    first, second, third = (buy(login_client, value) for _ in "123")
+    assert first.status_code in (500, 502)
+    assert (second.status_code, answer(third)) == (201, (201, second.text, True))
+    assert len(sold(shop)) == 1
+    login_client.get("/log_out")
+    assert code(buy(login_client, value)) == "order-form-of-another"
+
+
+def test_an_attribute_order_of_the_apps_own_is_no_matter(shop: Flask, client: FlaskClient) -> None:
+    @shop.before_request
+    def note() -> None:
+        if request.path == "/nothing":
+            vars(request)["order"] = "of coffee"
+
+    form(client)
+    with client.session_transaction() as found:
+        found["user"] = "alice"
+    assert COOKIE in client.get("/nothing").headers["Set-Cookie"]
+
+
 def test_an_old_cookie_shows_no_guest_what_the_user_has_ordered(
     shop: Flask, client: FlaskClient
 ) -> None:
