@@ -124,7 +124,8 @@ def hand_over(response: Response) -> Response:
     if getattr(getattr(request, "order", None), "undone", False):
         return response
     text = _brought()
-    if text is None or "." in text or request.endpoint == "static":
+    is_static = (request.endpoint or "").rpartition(".")[2] == "static"  # also of a blueprint
+    if text is None or "." in text or is_static or response.cache_control.public:
         return response
     try:
         user = user_of(app_locks().config.user_pk)

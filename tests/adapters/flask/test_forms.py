@@ -6,13 +6,14 @@ import re
 import socket
 import threading
 from html import unescape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import requests
 import uvicorn
 from a2wsgi import WSGIMiddleware
-from flask import Flask, render_template_string, request, session
+from flask import Blueprint, Flask, render_template_string, request, session
 from flask_login import LoginManager, UserMixin, login_user, logout_user
 from flask_project import Order, db
 from jinja2 import DictLoader
@@ -171,6 +172,23 @@ def test_in_a_frame_of_another_site_the_cookie_is_kept_where_that_of_the_session
 def test_a_page_that_calls_itself_public_is_not(client: FlaskClient) -> None:
     cache = client.get("/public_page").cache_control
     assert cache.private and not cache.public
+
+
+def test_what_anybody_may_keep_hands_no_cookie_over(shop: Flask, client: FlaskClient) -> None:
+    """A cache in between would give the cookie to others."""
+    folder = Path(__file__).parent
+    shop.register_blueprint(Blueprint("shop", "shop", static_folder=folder, static_url_path="/f"))
+    public = {"Cache-Control": "public, max-age=60"}
+    shop.add_url_rule("/public", view_func=lambda: ("news", public))
+    form(client)
+    with client.session_transaction() as found:
+        found["user"] = "alice"
+    for path in (f"/f/{Path(__file__).name}", "/public"):
+        response = client.get(path)
+        assert response.status_code == 200
+        assert COOKIE not in response.headers.get("Set-Cookie", "")
+        response.close()
+    assert COOKIE in client.get("/nothing").headers["Set-Cookie"]
 
 
 def test_a_user_gets_no_cookie(client: FlaskClient) -> None:
