@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _without_earlier: WeakSet[sa.Engine] = WeakSet()
 
-_MARK = re.compile(r"(RELEASE |ROLLBACK TO |)SAVEPOINT (\S+)")
+_MARK = re.compile(r"(RELEASE |ROLLBACK TO |)SAVEPOINT (sa_savepoint_\d+)")
 
 LISTENED = ("begin", "before_cursor_execute", "after_cursor_execute", "commit")
 """Listeners may choose a tenant's schema, or refuse a COMMIT."""

@@ -109,6 +109,23 @@ def test_what_a_savepoint_of_the_view_has_undone_is_not_left_uncommitted(shop: F
     assert (names(shop), records(shop)) == ([], 1)
 
 
+def test_a_savepoint_that_the_view_names_itself_is_gone_back_to_twice(shop: Flask) -> None:
+    def order() -> ResponseReturnValue:
+        db.session.execute(sa.text("SAVEPOINT mine"))
+        for name in ("undone", "undone, too"):
+            put(name)
+            db.session.flush()
+            db.session.execute(sa.text("ROLLBACK TO SAVEPOINT mine"))
+        put("kept")
+        db.session.flush()
+        db.session.execute(sa.text("RELEASE SAVEPOINT mine"))
+        db.session.commit()
+        return "ok", 201
+
+    assert post(shop, order).status_code == 201
+    assert names(shop) == ["kept"]
+
+
 def test_a_savepoint_of_the_view_that_has_only_read_undoes_nothing(shop: Flask) -> None:
     def order() -> ResponseReturnValue:
         put("outer")
