@@ -12,12 +12,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
 from lockkit.model.errors import ConfigurationError
+from lockkit.model.log import log
 from lockkit.model.options import check_options
 from lockkit.orders import refusals
 from lockkit.orders.decisions import REPLAYED_HEADER, news_of
 from lockkit.orders.forgery import with_token
 from lockkit.orders.order import IdSource, Order
-from lockkit.orders.record import Identity, SentFile
+from lockkit.orders.record import (
+    UNLIMITED,
+    Identity,
+    RecordState,
+    SentFile,
+    snapshot_of,
+    storable,
+)
 from lockkit.web.refusal import ORDER_ID, Refusal
 
 if TYPE_CHECKING:
@@ -206,7 +214,17 @@ class Visit(ABC):
         """What the RECOVER hook knows of an order that has no stored response; None: nothing."""
         hook = self.orders.hook("recover")
         answer = None if hook is None else self.value_of(hook(self.request, order.order_id))
-        return None if answer is None else self.recovered(answer)
+        if answer is None:
+            return None
+        found = self.recovered(answer)
+        if not storable(found.status) or snapshot_of(found, UNLIMITED)[0] is not RecordState.DONE:
+            log.error(
+                "%s returned an answer that cannot be kept, so it is not given: its status is %d, "
+                "or its body is encoded, or its headers are too long",
+                self.orders.settings.recover,
+                found.status,
+            )
+        return found
 
     def guarded(self, give: Callable[[], Any]) -> Any:
         """What ``give`` returns if the client may see a stored answer now; otherwise a refusal. If

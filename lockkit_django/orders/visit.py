@@ -214,7 +214,11 @@ class Visit(visit.Visit):
         render = getattr(answer, "render", None)
         if callable(render):
             render()
-        return self.order_response(answer)
+        if not answer.streaming:
+            return self.order_response(answer)
+        whole = HttpResponse(b"".join(answer), status=answer.status_code, headers=answer.headers)
+        answer.close()
+        return self.order_response(whole)
 
     def unknown_check(self) -> str | None:
         below = self.view if self.options.inside else None

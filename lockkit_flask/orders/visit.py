@@ -142,7 +142,12 @@ class Visit(visit.Visit):
         return found
 
     def recovered(self, answer: Any) -> OrderResponse:
-        return self.order_response(current_app.make_response(answer), sys.maxsize)
+        response = current_app.make_response(answer)
+        response.direct_passthrough = False
+        response.make_sequence()  # it is read whole, as a stream or a file
+        found = self.order_response(response, sys.maxsize)
+        response.close()
+        return found
 
     def unknown_check(self) -> str | None:
         view, method = view_of(self.request), self.request.method

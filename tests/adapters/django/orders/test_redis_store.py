@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 from typing import Any
 
 import pytest
 from django.conf import settings
 from django.db import connections
-from django.http import HttpResponse
+from django.http import FileResponse, HttpResponse, StreamingHttpResponse
 from django.test import AsyncClient, Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django_project.shop.models import Sale
@@ -213,6 +214,33 @@ def test_a_response_that_was_not_kept_may_be_recovered_from_the_database_too() -
         claiming.known["A-1"] = HttpResponse("x" * 2000)
         assert buy("large").content == b"x" * 2000
     assert Sale.objects.count() == 1
+
+
+@pytest.mark.parametrize("way", ["stream", "file"])
+def test_what_the_hook_sends_in_parts_is_read_whole(way: str) -> None:
+    """Also of an orphan, for which it is stored."""
+    with orders(RECOVER="orders_django.claiming.recover"):
+        buy("raises")
+        claiming.known["A-1"] = (
+            StreamingHttpResponse(iter(["rec", "eipt"]), status=201)
+            if way == "stream"
+            else FileResponse(BytesIO(b"receipt"), status=201, filename="receipt.txt")
+        )
+        recovered = buy("raises")
+        claiming.known.clear()
+        again = buy("raises")
+    assert (recovered.status_code, recovered.content) == (201, b"receipt")
+    assert (again.content, again[REPLAYED]) == (b"receipt", "true")
+
+
+def test_an_answer_of_the_hook_that_cannot_be_kept_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with orders(RECOVER="orders_django.claiming.recover"):
+        buy("raises")
+        claiming.known["A-1"] = HttpResponse(b"?", headers={"Content-Encoding": "gzip"})
+        assert buy("raises").status_code == 409
+    assert "claiming.recover returned" in caplog.text
 
 
 def test_a_duplicate_waits_for_the_one_that_runs() -> None:

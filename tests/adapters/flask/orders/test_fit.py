@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from contextlib import ExitStack, contextmanager
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import pytest
 import sqlalchemy as sa
-from flask import Blueprint, Flask, Response, make_response, redirect, request
+from flask import Blueprint, Flask, Request, Response, make_response, redirect, request, send_file
 from flask.views import MethodView
 from flask_login import LoginManager, UserMixin, login_required, login_user, logout_user
 from flask_project import Order, db, put
@@ -529,6 +530,45 @@ def test_recover_knows_what_was_too_large_to_keep(make_shop: Callable[..., Flask
     forgotten = shop.test_client().post("/buy", headers={**A_1, "X-Forgotten": "1"})
     assert (forgotten.status_code, forgotten.json["code"]) == (409, "order-completed")
     assert sold(shop) == 1
+
+
+def recover_known(request: Request, order_id: str) -> ResponseReturnValue:
+    """A hook that shows a receipt in the way that the query asks for."""
+    ways: dict[str, Callable[[], ResponseReturnValue]] = {
+        "stream": lambda: Response(iter(["rec", "eipt"]), 201, {"Location": "/1"}),
+        "file": lambda: send_file(BytesIO(b"receipt"), download_name="receipt.txt"),
+        "encoded": lambda: Response(b"?", 201, {"Content-Encoding": "gzip"}),
+        "busy": lambda: ("receipt", 503),
+    }
+    return ways[request.headers["X-Way"]]()
+
+
+@pytest.mark.parametrize(("way", "status"), [("stream", 201), ("file", 200)])
+def test_what_recover_sends_in_parts_is_read_whole(
+    make_shop: Callable[..., Flask], way: str, status: int
+) -> None:
+    known = recovered(make_shop, way)
+    assert (known.status_code, known.text) == (status, "receipt")
+    assert known.headers["Idempotent-Replayed"] == "true"
+
+
+@pytest.mark.parametrize("way", ["encoded", "busy"])
+def test_what_recover_returns_and_cannot_be_kept_is_logged(
+    make_shop: Callable[..., Flask], way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    known = recovered(make_shop, way)
+    assert (known.status_code, known.json["code"]) == (409, "order-completed")
+    assert "test_fit.recover_known returned" in caplog.text
+
+
+def recovered(make_shop: Callable[..., Flask], way: str) -> TestResponse:
+    hook = f"{__name__}.recover_known"
+    shop = make_shop(LOCKKIT_ORDERS={**HEADERS_ONLY, "RECOVER": hook, "MAX_RESPONSE": 5})
+    shop.add_url_rule("/buy", view_func=idempotent(sell), methods=["POST"])
+    headers = {**A_1, "X-Way": way}
+    first, second = (shop.test_client().post("/buy", headers=headers) for _ in "12")
+    assert first.json == {"order": 1}
+    return second
 
 
 @pytest.mark.parametrize("key", ["RECOVER", "SCOPE", "TENANT", "AUTHORIZE_REPLAY"])
