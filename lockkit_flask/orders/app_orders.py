@@ -6,8 +6,8 @@ One request takes these steps:
    with ``@idempotent``, the decorators above it, too;
 2. the decision: replay, refuse, or go on with the lock of the order, and those of ``lock_view``;
 3. the record is written (in a database: the transaction begins with it), and the view runs;
-4. what is to be replayed is taken from the response, before ``after_request`` hooks change it:
-   they will change the replay again;
+4. what is to be replayed is taken from the response, before ``after_request`` hooks change it, and
+   what earlier hooks gave to ``after_this_request``: they will change the replay again;
 5. all ``after_request`` hooks, which may still commit; then the record and the effects become
    final, and the lock is released.
 """
@@ -20,13 +20,7 @@ from http import HTTPStatus
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from flask import (
-    after_this_request,
-    current_app,
-    got_request_exception,
-    request,
-    request_started,
-)
+from flask import current_app, got_request_exception, request, request_started
 
 from lockkit.leases.lease import result_of
 from lockkit.model.errors import ConfigurationError, DriverMissing, LeaseLost
@@ -153,6 +147,8 @@ class AppOrders:
                 _end(opened)
         if not begun:
             return _given(refuse() if refuse else answer)
+        functions = request_leases.this_context()._after_request_functions
+        earlier = list(functions)  # of hooks before the view, which run again at a replay
         try:
             return call()
         except BaseException as error:  # the view's own, or an interrupt: ``fail`` decides
@@ -161,7 +157,7 @@ class AppOrders:
                 raise
             return _given(answer)
         finally:
-            after_this_request(_capture)
+            functions[:] = [*functions[len(earlier) :], _capture, *earlier]
 
 
 def of_request() -> OpenOrder | None:

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
-from flask import Flask, Request, Response, abort, g, request, session
+from flask import (
+    Flask,
+    Request,
+    Response,
+    abort,
+    after_this_request,
+    g,
+    request,
+    session,
+)
 from flask.sessions import SessionInterface, SessionMixin
 from flask_project import Order, User, create_app, db, die, put
 
@@ -391,6 +400,33 @@ def test_a_lost_lease_rolls_back_though_its_app_context_has_ended(shop: Flask) -
     response = post(shop, "/pushed")
     assert (response.status_code, response.json["code"]) == (503, "order-lease-lost")
     assert (orders(shop, "pushed"), records(shop)) == (0, 0)
+
+
+def wrap(response: Response) -> Response:
+    response.set_data(f"[{response.get_data(as_text=True)}]")
+    return response
+
+
+def end(response: Response) -> Response:
+    response.set_data(f"{response.get_data(as_text=True)}!")
+    return response
+
+
+def sell_and_end() -> ResponseReturnValue:
+    after_this_request(end)
+    return sell_pushed()
+
+
+def test_what_a_hook_does_to_every_answer_is_done_once_to_each(shop: Flask) -> None:
+    """It runs again at a replay. What the view itself wants is a part of its answer."""
+
+    @shop.before_request
+    def wrap_every_answer() -> None:
+        after_this_request(wrap)
+
+    shop.add_url_rule("/buy", view_func=sell_and_end, methods=["POST"])
+    assert [post(shop, "/buy").text for _ in range(2)] == ["[sold!]", "[sold!]"]
+    assert orders(shop, "pushed") == 1
 
 
 def test_an_answer_in_place_of_the_views_has_the_headers_that_hooks_have_set(shop: Flask) -> None:
