@@ -30,10 +30,17 @@ ENDED_CLASS = "25"
 MYSQL_CONFLICTS = frozenset({1020, 1205, 1213})
 """Record changed since the snapshot, lock wait timeout, deadlock."""
 
+DUPLICATES = ("23505", 1062, "SQLITE_CONSTRAINT_PRIMARYKEY", "SQLITE_CONSTRAINT_UNIQUE")
+DRIVERS = ("sqlite3", "psycopg", "pymysql", "MySQLdb")
+"""Those that tell a duplicate key from another rule of a table that is broken."""
+
 BUSY = "SQLITE_BUSY"
 
 OF_CONNECTION = {"OperationalError", "InterfaceError"}
 """Names of errors after which the connection may be gone."""
+
+WRONG = {"ProgrammingError", "IntegrityError"}
+"""Names of errors that a table of other columns or rules makes."""
 
 
 def states_of(error: BaseException) -> tuple[object, ...]:
@@ -79,17 +86,26 @@ def typed(error: Exception, unavailable: Unavailable, remedy: str) -> Exception:
     all else. ``unavailable``: the function of ``lockkit.stores.sql.vendors``.
     """
     names = _names(error)
-    if "IntegrityError" in names:
+    if _is_duplicate(error):
         return DuplicateKeyError()
     note(error)
     if "DataError" in names:
         return BackendUnavailable("the database does not take this order record")
     failure = unavailable("the database of the order records", _driver_error(error))
     # SQLite raises OperationalError for everything; StoreRefused: a permission is missing
-    is_wrong = "ProgrammingError" in names or "no such table" in str(_driver_error(error))
+    is_wrong = bool(names & WRONG) or "no such table" in str(_driver_error(error))
     if is_wrong and not isinstance(failure, StoreRefused):
         return ConfigurationError(f"the table of order records cannot be used: {remedy}")
     return failure
+
+
+def _is_duplicate(error: Exception) -> bool:
+    """Whether there is such a key. With a driver that does not tell, each broken rule counts."""
+    if "IntegrityError" not in _names(error):
+        return False
+    own = _driver_error(error)
+    told = (*states_of(error), getattr(own, "sqlite_errorname", None))
+    return any(each in DUPLICATES for each in told) or not type(own).__module__.startswith(DRIVERS)
 
 
 def note(error: Exception) -> None:

@@ -370,3 +370,25 @@ def test_a_listener_that_begins_makes_orders_possible_where_the_driver_begins_no
     assert [replayed(post(shop, "/one")) for _ in range(2)] == [False, True]
     assert post(shop, "/fails", **{"X-Order-ID": "A-2"}).status_code == 500
     assert (count(shop), count(shop, TABLE_NAME)) == (1, 1)
+
+
+def test_a_rule_of_the_table_that_is_broken_is_no_earlier_try(
+    make_shop: Callable[..., Flask], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A table that was changed by hand. The client would be told to wait, again and again."""
+    shop = make_shop(TESTING=True)
+    with shop.app_context():
+        ours = db.metadata.tables[TABLE_NAME]
+        stricter = ours.to_metadata(sa.MetaData())
+        stricter.append_constraint(sa.CheckConstraint("expires = 0"))
+        ours.drop(db.engine)
+        stricter.create(db.engine)
+    try:
+        with pytest.raises(ConfigurationError, match="cannot be used"):
+            post(shop, "/one")
+    finally:
+        with shop.app_context():
+            ours.drop(db.engine)
+            ours.create(db.engine)
+    assert "the order records cannot be used" in caplog.text
+    assert [replayed(post(shop, "/one")) for _ in range(2)] == [False, True]
