@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from flask import current_app, g, request, session
+from itsdangerous import URLSafeTimedSerializer
 from werkzeug.routing import BuildError
 from werkzeug.wsgi import get_host, get_input_stream
 
@@ -258,8 +259,16 @@ def _tokens() -> list[str]:
     """Flask-WTF's tokens against forgery: that of this request, and that of its form."""
     field = str(current_app.config.get("WTF_CSRF_FIELD_NAME", "csrf_token"))
     made, sent = g.get(field), request.form.get(field) if request.mimetype in FORM_TYPES else None
-    found = [made, sent if sent and _is_accepted(sent) else None]
-    return [token for token in found if isinstance(token, str)]
+    tokens = [made if _is_of_wtf(made) else None, sent if sent and _is_accepted(sent) else None]
+    return [token for token in tokens if token is not None]
+
+
+def _is_of_wtf(made: object) -> bool:
+    """Whether Flask-WTF has signed it: an app may have a token of its own at the same place."""
+    secret = current_app.config.get("WTF_CSRF_SECRET_KEY", current_app.secret_key)
+    if not isinstance(made, str) or not secret:
+        return False
+    return URLSafeTimedSerializer(secret, salt="wtf-csrf-token").loads_unsafe(made)[0]
 
 
 def _is_accepted(token: str) -> bool:

@@ -93,3 +93,18 @@ def test_a_text_that_a_client_calls_a_token_is_not_taken_for_one(
     assert [answer.text for answer in answers] == ["sold", "sold"]
     assert answers[1].headers["Idempotent-Replayed"] == "true"
     assert not any("Set-Cookie" in answer.headers for answer in answers)
+
+
+def own_page() -> str:
+    flask.g.csrf_token = flask.session.setdefault("own", "token-of-the-app")
+    return f"token {flask.g.csrf_token}"
+
+
+def test_a_token_of_the_apps_own_is_a_part_of_the_answer(make_shop: Callable[..., Flask]) -> None:
+    """Nobody but the app can make another one."""
+    shop = make_shop()
+    shop.add_url_rule("/page", view_func=own_page, methods=["POST"])
+    headers = {"X-User": "alice", "X-Order-ID": "A-1"}
+    answers = [shop.test_client().post("/page", headers=headers) for _ in range(2)]
+    assert [answer.text for answer in answers] == ["token token-of-the-app"] * 2
+    assert answers[1].headers["Idempotent-Replayed"] == "true"
