@@ -55,11 +55,11 @@ class OrderTable(Table):
                 f"LOCKKIT_ORDERS['USING'], or that of @idempotent, is not a bind key: {using!r}"
             )
         self.using = using
-        self._db = db
+        self.db = db
 
     @property
     def engine(self) -> sa.Engine:
-        found = self._db.engines[self.using]
+        found = self.db.engines[self.using]
         if isinstance(found, sa.Engine):
             return found
         raise ConfigurationError(
@@ -70,11 +70,11 @@ class OrderTable(Table):
 
     def of(self, using: str) -> OrderTable:
         """The records in another database; this table, if it is that one's."""
-        return self if using == self.using else OrderTable(self._db, using)
+        return self if using == self.using else OrderTable(self.db, using)
 
     def create(self) -> None:
         """Create the table if it is missing."""
-        schema.order_table(self._db.metadatas[self.using]).create(self.engine, checkfirst=True)
+        schema.order_table(self.db.metadatas[self.using]).create(self.engine, checkfirst=True)
 
     def find(self, key: str, *, fresh: bool) -> Record | None:
         """The record, read outside of any transaction."""

@@ -58,6 +58,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
         """
         table: OrderTable = self.visit.records
         table.refuse_earlier()
+        teach_to_join(table.db)  # again, because its session may have been replaced
         with typed_errors():
             self.engine = table.engine
             self.connection = self.engine.connect()
@@ -227,12 +228,18 @@ def _refuse_autocommit(connection: sa.Connection) -> None:
 
 
 def teach_to_join(db: SQLAlchemy) -> None:
-    """Have the sessions of this extension join an order's transaction. Once, for all its apps.
+    """Have the sessions of this extension join an order's transaction. Once for each class of
+    them, and for all its apps.
 
     This changes only the class that this ``db``'s session factory made for itself. So no other
     session joins, and every session that the view gets from ``db`` does.
     """
-    session_class: Any = db.session.session_factory.class_
+    session_class: Any = getattr(db.session.session_factory, "class_", None)
+    if session_class is None:
+        raise ConfigurationError(
+            "db.session cannot join the transaction of an order: the session that has replaced it "
+            "needs a sessionmaker"
+        )
     if hasattr(session_class, _INSTALLED):
         return
     choose = session_class.get_bind

@@ -333,6 +333,30 @@ def test_whose_order_another_has_made_meanwhile_answers_that(
     assert (count(shop), count(shop, TABLE_NAME)) == (1, 1)
 
 
+def test_a_session_that_replaces_that_of_the_extension_joins_too(
+    shop: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a test, or another extension, may do after LockKit was set up."""
+    with shop.app_context():
+        monkeypatch.setattr(db, "session", db._make_scoped_session({"expire_on_commit": False}))
+    assert post(shop, "/fails").status_code == 500
+    assert (count(shop), count(shop, TABLE_NAME)) == (0, 0)
+    assert [replayed(post(shop, "/one")) for _ in range(2)] == [False, True]
+    assert count(shop) == 1
+
+
+def test_a_session_that_cannot_join_is_an_error(
+    shop: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it commits would stay, whatever becomes of the order."""
+    shop.testing = True
+    with monkeypatch.context() as replaced, shop.app_context():
+        replaced.setattr(db, "session", sa.orm.scoped_session(sa.orm.Session))
+        with pytest.raises(ConfigurationError, match=r"db\.session"):
+            post(shop, "/one")
+    assert (count(shop), count(shop, TABLE_NAME)) == (0, 0)
+
+
 # A connection that commits each statement at once
 
 AT_ONCE = {"connect_args": {"autocommit": True}}
