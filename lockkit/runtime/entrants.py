@@ -6,7 +6,6 @@ a lock again that somebody else holds.
 
 from __future__ import annotations
 
-import itertools
 import threading
 import weakref
 from functools import cache
@@ -16,8 +15,6 @@ from lockkit.runtime import process
 
 if TYPE_CHECKING:
     import asyncio
-
-_numbers = itertools.count(1)
 
 
 class _Keys(threading.local):
@@ -69,4 +66,4 @@ def _valid(key: tuple[int, str] | None) -> tuple[int, str]:
     generation = process.generation()
     if key is not None and key[0] == generation:
         return key
-    return generation, f"{process.instance_id()}.{next(_numbers)}"
+    return generation, process.new_token()

@@ -22,7 +22,7 @@ from lockkit.model.types import REPAIRED, Owner
 EXIT_SECONDS = 3.0
 """For all work at the exit of the process together: a store that is down must not delay it."""
 
-TOKEN_BYTES, TOKENS_AT_ONCE = 16, 128
+TOKEN_BYTES = 16
 
 
 class _Process:
@@ -38,8 +38,6 @@ class _Process:
         self.space = _space()
         pid = os.getpid()
         self.be(pid, started(pid))
-        self.instance = os.urandom(8).hex()
-        self.tokens: list[str] = []
         self.registering = threading.RLock()  # the parent's may be held by a thread that is gone
 
     def be(self, pid: int, started: str) -> None:
@@ -148,11 +146,6 @@ def notice_fork() -> None:
                 _in_child()
 
 
-def instance_id() -> str:
-    """Random, per process: it tells apart two processes that have the same pid."""
-    return _process.instance
-
-
 @contextmanager
 def acting_for(pid: int) -> Iterator[None]:
     """Within the block, this process locks on behalf of another one: owners have that one's pid, so
@@ -182,19 +175,10 @@ def owner_text(label: str, thread: str | None = None) -> str:
 def new_token() -> str:
     """128 random bits in hexadecimal: what proves the right to extend and to release.
 
-    Tokens are drawn from the operating system many at a time, because one draw can cost 20 µs. A
-    forked child uses none of its parent's, because both would then share leases.
+    Each is drawn when it is needed. Those kept in memory would be the same in every process that is
+    restored from one snapshot, and such processes would share leases.
     """
-    if os.getpid() != _process.known_as:
-        notice_fork()
-    try:
-        return _process.tokens.pop()  # atomic, so no two threads get the same
-    except IndexError:
-        # What secrets.token_hex does; that module's import takes longer than lockkit's own.
-        drawn = os.urandom(TOKEN_BYTES * TOKENS_AT_ONCE).hex()
-        size = TOKEN_BYTES * 2
-        _process.tokens += [drawn[i : i + size] for i in range(size, len(drawn), size)]
-        return drawn[:size]
+    return os.urandom(TOKEN_BYTES).hex()  # the import of secrets takes longer than lockkit's own
 
 
 def operator(by: str, *, repairs: bool = False) -> str:

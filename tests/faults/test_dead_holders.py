@@ -60,6 +60,27 @@ os.waitpid(child, 0)
 lease.release()
 """
 
+RESTORED = f"""\
+{IN_C}
+import os, sys
+pid = os.getpid()
+os.getpid = lambda: pid
+import lockkit
+with lockkit.connect(sys.argv[1], ttl=600) as locks:
+    locks.lock("before").acquire().release()
+lock = locks.lock("one", reentrant=sys.argv[2] == "reentrant")
+told, tells = os.pipe()
+clone = fork_in_c()
+if clone == 0:
+    os.read(told, 1)
+    print(lock.try_acquire(), flush=True)
+    os._exit(0)
+lease = lock.acquire()
+os.write(tells, b".")
+os.waitpid(clone, 0)
+print(lease.release())
+"""
+
 READS = f"""\
 {IN_C}
 import os, sys, lockkit
@@ -257,6 +278,14 @@ def test_a_child_has_none_of_the_tokens_that_its_parent_has_drawn(url: str, how:
     program = [sys.executable, "-c", BOTH, url, how]
     said = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
     assert said.stdout.split() == ["None"]
+
+
+@pytest.mark.parametrize("kind", ["mutex", "reentrant"])
+def test_processes_restored_from_one_snapshot_exclude_one_another(url: str, kind: str) -> None:
+    """Their memory is the same, and so is their pid. Nothing tells them that they are two."""
+    program = [sys.executable, "-c", RESTORED, url, kind]
+    said = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+    assert said.stdout.split() == ["None", "True"]
 
 
 ITS_PARENTS = "belongs to the process that this one was forked from"
