@@ -199,6 +199,30 @@ def test_the_database_of_an_application_is_left_alone(connect: Connect, path: Pa
     assert rows(path, "SELECT name FROM sqlite_master") == [("stock",)]
 
 
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Path]:
+    """A file that is mounted from elsewhere, without its directory."""
+    elsewhere, place = tmp_path / "elsewhere.sqlite3", tmp_path / "a b\\.sqlite3"
+    elsewhere.touch()
+    place.touch()
+    subprocess.run(["mount", "--bind", elsewhere, place], check=True)
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+@pytest.mark.parametrize("url", ["sqlite:///{}", "sqlalchemy+sqlite:///{}"])
+def test_a_file_that_is_mounted_without_its_directory_is_refused(
+    connect: Connect, mounted: Path, url: str
+) -> None:
+    """What SQLite and lockkit keep beside it would be seen by nobody else who mounts it."""
+    client = connect(url.format(mounted))
+    with pytest.raises(lockkit.ConfigurationError, match="mount the directory"):
+        client.lock("a").acquire()
+    beside = connect(url.format(mounted.with_name("other.sqlite3")))
+    assert beside.lock("a").acquire().release()
+
+
 def test_a_file_of_another_layout(connect: Connect, path: Path) -> None:
     with connect().lock("a"):
         pass

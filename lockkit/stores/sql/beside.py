@@ -17,8 +17,8 @@ from lockkit.stores.sql.sqlite import SQLiteConnector
 def connector_beside(database: str) -> SQLiteConnector:
     """The connector for the locks of an application with this database, in memory or in a file.
     ``database``: its name in Django and SQLAlchemy."""
-    path = path_beside(database)
-    return TemporaryConnector() if path is None else SQLiteConnector(path)
+    path = _path_of(database)
+    return TemporaryConnector() if path is None else SQLiteConnector(_beside(path), path)
 
 
 def path_beside(database: str) -> Path | None:
@@ -26,12 +26,20 @@ def path_beside(database: str) -> Path | None:
 
     It is the same however the database's path is spelled, and in any later working directory.
     """
+    path = _path_of(database)
+    return None if path is None else _beside(path)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f"{path.stem}.lockkit{path.suffix}")
+
+
+def _path_of(database: str) -> Path | None:
     if not database or ":memory:" in database or "mode=memory" in database:
         return None
     if database.startswith("file:"):
         database = _path_in(database)
-    path = Path(os.path.realpath(database))
-    return path.with_name(f"{path.stem}.lockkit{path.suffix}")
+    return Path(os.path.realpath(database))
 
 
 def _path_in(uri: str) -> str:

@@ -31,6 +31,7 @@ from lockkit.stores.sql.connector import Connection, Connector, Missed, Paramete
 from lockkit.stores.sql.dialect import Dialect, load_dialect
 from lockkit.stores.sql.hinted import HintedTable
 from lockkit.stores.sql.hints import HintSocket, send
+from lockkit.stores.sql.mounts import check_mounts
 from lockkit.stores.sql.store import BUSY_SECONDS, SQLStore
 
 APPLICATION_ID: Final = 0x4C4B4954
@@ -96,8 +97,10 @@ class SQLiteConnector(Connector):
     with the deleted one, beside processes that have the new one.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, beside: Path | None = None) -> None:
+        """``beside``: the database of the application whose locks are in this file."""
         self._path = os.fspath(path)
+        self._beside = os.fspath(beside or path)
         self._ours: object = None  #: the identity of the file that was found to have a table
 
     @property
@@ -147,6 +150,7 @@ class SQLiteConnector(Connector):
             return False
 
     def connect(self) -> SQLiteConnection:
+        check_mounts(self._path, self._beside)
         try:
             self._make_file()
         except PermissionError as error:
