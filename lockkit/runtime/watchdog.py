@@ -25,6 +25,7 @@ from lockkit.runtime.hold import Hold
 from lockkit.runtime.notices import BaseNotices, Notices
 from lockkit.runtime.run import run
 from lockkit.runtime.schedule import DROPPED, RETRY, Schedule
+from lockkit.runtime.wires import CallWire
 
 if TYPE_CHECKING:
     from lockkit.stores.contract import Store
@@ -127,7 +128,8 @@ def _complain_of(hold: Hold) -> None:
 class Watchdog(Background, BaseWatchdog):
     """Renews in a thread.
 
-    Under gevent the client's sockets belong to greenlets, so the thread has a wire of its own.
+    Under gevent the client's sockets belong to greenlets, so the thread has a wire of its own. If
+    the steps of the store are calls, they use its sockets, so the thread has a store of its own.
     Limit: that is impossible over a pool that was handed over, such as that of a django-redis
     cache.
     """
@@ -139,6 +141,7 @@ class Watchdog(Background, BaseWatchdog):
     ) -> None:
         """``is_local``: the store is in this process, and has no sockets."""
         self._wire = wire
+        self._clients = store
         self._own: Wire | None = None
         self._is_local = is_local
         self._notices = Notices()
@@ -169,7 +172,10 @@ class Watchdog(Background, BaseWatchdog):
     def work(self) -> float:
         """One pass; returns the seconds until the next."""
         if self._own is None and self._is_apart:
-            self._own = self._again().wire()
+            store = self._again()
+            self._own = store.wire()
+            if type(self._own) is CallWire and type(store) is type(self._clients):
+                self._store = store
         wire = self._own or self._wire
         if self._exit is not None:
             run(holding.release_all(self._store, self.give_up()), wire)
@@ -186,7 +192,7 @@ class Watchdog(Background, BaseWatchdog):
         if self._schedule.holds_any and self._wake is not None:
             self._notices.stop()
             if self._is_apart:  # at exit, its thread cannot look up the server's address any more
-                run(holding.release_all(self._store, self.give_up()), self._wire)
+                run(holding.release_all(self._clients, self.give_up()), self._wire)
                 return
             self._exit = native.Wake()
             self._wake.set()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from five_nodes import five_nodes
+from lock_tables import make_table
 
 import lockkit
 
@@ -35,7 +36,7 @@ locks = lockkit.connect(sys.argv[1], ttl=4.5)
 """
 
 
-LISTED = ["redis", "postgresql", "sqlite", "memory"]
+LISTED = ["redis", "postgresql", "mariadb", "sqlite", "memory"]
 SESSIONS = ["advisory", "get_lock"]
 
 
@@ -46,6 +47,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
             yield request.getfixturevalue("redis_url")
         case "postgresql":
             yield request.getfixturevalue("lock_table_url")
+        case "mariadb":
+            make_table(found := request.getfixturevalue("mariadb_url"))
+            yield found
         case "advisory":
             yield f"{request.getfixturevalue('postgres_url')}?mode=advisory"
         case "get_lock":
@@ -85,11 +89,16 @@ def test_a_lease_is_renewed_while_a_greenlet_computes(url: str) -> None:
     program = """
 with locks.lock("first") as lease:
     print(compute_until_renewed(lease))
+    lease.extend()
+with locks.lock("first") as lease:
+    lease.extend()
+    print(compute_until_renewed(lease))
+    lease.extend()
 locks.close()
 with locks.lock("after close") as lease:
     print(compute_until_renewed(lease))
 """
-    assert run(program, url).split() == ["True"] * 2
+    assert run(program, url).split() == ["True"] * 3
 
 
 def test_greenlets_exclude_one_another_and_wait_for_one_another(url: str) -> None:
