@@ -215,7 +215,7 @@ class Lock(_ThreadLock, _BaseLock):
         return client._acquire(store, request, self._leased, going_on)
 
     def _itself(self) -> str:
-        return entrants.of_thread()
+        return entrants.of_caller()
 
     def _owner(self) -> str:
         return process.owner_text(self.label)

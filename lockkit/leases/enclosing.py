@@ -125,7 +125,7 @@ class EnclosingLease(Lease):
     def _hand_on(self) -> None:
         if self.released or hasattr(self, "_is_free"):
             return
-        if entrants.of_thread() in takers_of_others(self):
+        if entrants.of_caller() in takers_of_others(self):
             return
         for order in self._client._orders():
             if order not in self._kept_by:

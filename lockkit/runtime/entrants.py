@@ -6,6 +6,7 @@ a lock again that somebody else holds.
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from functools import cache
@@ -49,6 +50,14 @@ def of_task(task: asyncio.Task[Any] | None) -> str:
     tasks = _of_callers().tasks
     key = tasks[task] = _valid(tasks.get(task))
     return key[1]
+
+
+def of_caller() -> str:
+    """The key of the task that runs in this thread; if none does, of the thread."""
+    running = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+    if running is None or running() is None:
+        return of_thread()
+    return of_task(sys.modules["asyncio"].current_task())
 
 
 def _of_callers() -> Any:

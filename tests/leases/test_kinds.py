@@ -151,6 +151,23 @@ class TestReadersAndWriters:
                 fencing.token_of(lease)
 
 
+@pytest.mark.parametrize("kind", ["reentrant", "write"])
+def test_a_task_with_a_blocking_client_enters_again_and_another_does_not(
+    locks: LockClient, kind: str
+) -> None:
+    writing = locks.rwlock("stock").write()
+    lock = locks.lock("stock", reentrant=True) if kind == "reentrant" else writing
+
+    async def other() -> bool:
+        return lock.try_acquire() is None
+
+    async def enter() -> bool:
+        with lock, lock:
+            return await asyncio.create_task(other())
+
+    assert asyncio.run(enter())
+
+
 class TestReentrant:
     def test_a_thread_enters_again_and_another_does_not(self, locks: LockClient) -> None:
         lock = locks.lock("stock", reentrant=True)
