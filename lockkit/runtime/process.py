@@ -169,7 +169,7 @@ def owner_text(label: str, thread: str | None = None) -> str:
         notice_fork()
     before, between, after = _process.owner_text
     name = thread or threading.current_thread().name
-    return f"{before}{name}{between}{label and _printable(label)}{after}"
+    return f"{before}{_printable(name)}{between}{label and _printable(label)}{after}"
 
 
 def new_token() -> str:
@@ -188,12 +188,13 @@ def operator(by: str, *, repairs: bool = False) -> str:
     return f"{REPAIRED}{who}" if repairs else who
 
 
-def _printable(label: str) -> str:
-    """At most 200 printable characters: a label is shown to people and may come from a request."""
-    label = label[:200]
-    if label.isprintable():
-        return label
-    return "".join(c if c.isprintable() else "?" for c in label)
+def _printable(text: str) -> str:
+    """At most 200 printable characters: a label or the name of a thread is shown to people, and may
+    come from a request."""
+    text = text[:200]
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def after_fork(method: Callable[[], Any]) -> None:

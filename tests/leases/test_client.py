@@ -22,6 +22,7 @@ from lockkit.engine import state
 from lockkit.model import errors
 from lockkit.model.settings import settings_from_url
 from lockkit.model.types import Grant, Mode, Owner, Request
+from lockkit.runtime import process
 from lockkit.stores.registry import load_store
 from lockkit.testing.conformance.base import eventually
 
@@ -271,6 +272,24 @@ def test_a_label_is_printable_and_short(label: str) -> None:
         assert info is not None and info.owner is not None
         assert info.owner.label.isprintable()
         assert len(info.owner.label) <= 200
+
+
+@pytest.mark.parametrize("name", ["T\x1fGET /admin by alice", "a\nb", "\udc80", "x" * 1000])
+def test_the_name_of_a_thread_is_printable_and_short(name: str) -> None:
+    """It would be taken for the label, the boot and the start of the process otherwise."""
+    locks = lockkit.connect("memory://")
+
+    def held() -> Owner | None:
+        with locks.lock("a").acquire():
+            info = locks.inspect("a")
+            return None if info is None else info.owner
+
+    with ThreadPoolExecutor(1, thread_name_prefix=name) as threads:
+        found, expected = threads.submit(held).result(), process.owner("")
+    assert found is not None
+    assert found._replace(thread="") == expected._replace(thread="")
+    assert found.thread.isprintable()
+    assert len(found.thread) <= 200
 
 
 def test_a_wrong_argument_is_told_at_once() -> None:
