@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import sqlite3
 import stat
@@ -221,6 +222,24 @@ def test_a_file_that_is_mounted_without_its_directory_is_refused(
         client.lock("a").acquire()
     beside = connect(url.format(mounted.with_name("other.sqlite3")))
     assert beside.lock("a").acquire().release()
+
+
+def test_a_process_without_a_free_file_descriptor_is_not_refused(
+    connect: Connect, path: Path
+) -> None:
+    """It passes by itself, so it is not a matter of rights."""
+    with connect() as client:
+        client.lock("a").acquire().release()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+    try:
+        with pytest.raises(lockkit.BackendUnavailable, match="Too many open files") as caught:
+            client.lock("a").acquire()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert not isinstance(caught.value, lockkit.StoreRefused)
 
 
 def test_a_file_of_another_layout(connect: Connect, path: Path) -> None:

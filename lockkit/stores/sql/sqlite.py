@@ -9,6 +9,7 @@ resolved once, when the store is made.
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import sqlite3
@@ -264,8 +265,19 @@ class SQLiteConnection(Connection):
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL):
             return Missed()
+        if code == sqlite3.SQLITE_CANTOPEN and (why := _why_none_opens()):
+            return BackendUnavailable(f"the lock database {self._path} cannot be opened: {why}")
         kind = StoreRefused if code in _REFUSALS else BackendUnavailable
         return kind(f"the lock database {self._path} {_REASONS.get(code, str(error))}")
+
+
+def _why_none_opens() -> str:
+    """What keeps this process from opening any file: SQLite does not say. Empty: nothing does."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return os.strerror(error.errno) if error.errno in (errno.EMFILE, errno.ENFILE) else ""
+    return ""
 
 
 _text = functools.partial(str, encoding="utf-8", errors="surrogateescape")
