@@ -20,11 +20,12 @@ from lockkit.leases.lease import BaseLease
 from lockkit.leases.lock import BaseLock
 from lockkit.model.checks import check_fence, check_timeout
 from lockkit.model.clock import now
-from lockkit.model.errors import LockError
+from lockkit.model.errors import BackendUnavailable, LockError
 from lockkit.model.names import check_name
 from lockkit.model.options import KindOptions
 from lockkit.model.types import UNSET, Grant, Granted, Kind, LockInfo, Release, Request, Unset
 from lockkit.runtime import entrants, process
+from lockkit.runtime.background import NoThread
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.run import run
 from lockkit.runtime.watchdog import Watchdog
@@ -78,7 +79,10 @@ class LockClient(_Kinds):
 
     def perform(self, step: Step[R]) -> R:
         """Carry out one step of ``self.store``: see ``lockkit.stores.contract``."""
-        return run(step, self._wire, self._watchdog.withdraw_later)
+        try:
+            return run(step, self._wire, self._watchdog.withdraw_later)
+        except NoThread as error:  # the step has cleaned up
+            raise BackendUnavailable(str(error)) from error
 
     def _acquire(
         self,

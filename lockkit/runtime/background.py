@@ -15,6 +15,11 @@ from lockkit.runtime import native, process
 LONGEST_SLEEP = 60.0
 
 
+class NoThread(RuntimeError):
+    """There are too many threads, or the interpreter exits. It is not a BackendError, because that
+    would say that the store has granted nothing."""
+
+
 class Background(ABC):
     """Calls ``work`` in a thread of its own, each time after the seconds that it last returned."""
 
@@ -43,8 +48,10 @@ class Background(ABC):
             self._wake = native.Wake()
             try:
                 native.start(_work, (weakref.ref(self), self._wake), self.thread_name)
-            except BaseException:  # no thread can be started now: the next call tries again
+            except BaseException as error:  # none can be started now: the next call tries again
                 self._wake = None
+                if isinstance(error, RuntimeError):
+                    raise NoThread(f"no thread can be started: {error}") from error
                 raise
 
     def _end(self) -> None:

@@ -285,7 +285,7 @@ def test_without_another_thread_there_is_no_lease_and_the_next_one_is_renewed(
 
     with monkeypatch.context() as patched:
         patched.setattr("_thread.start_new_thread", refuse)
-        with pytest.raises(RuntimeError):
+        with pytest.raises(BackendUnavailable, match="no thread can be started"):
             client.lock("stock:42").acquire()
     assert client.inspect("stock:42") is None
 
