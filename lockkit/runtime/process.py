@@ -24,6 +24,8 @@ EXIT_SECONDS = 3.0
 
 TOKEN_BYTES = 16
 
+LONGEST_LABEL = 200
+
 
 class _Process:
     def __init__(self) -> None:
@@ -169,7 +171,9 @@ def owner_text(label: str, thread: str | None = None) -> str:
         notice_fork()
     before, between, after = _process.owner_text
     name = thread or threading.current_thread().name
-    return f"{before}{_printable(name)}{between}{label and _printable(label)}{after}"
+    if not name.isprintable() or len(name) > LONGEST_LABEL:
+        name = _printable(name)
+    return f"{before}{name}{between}{label and _printable(label)}{after}"
 
 
 def new_token() -> str:
@@ -189,9 +193,9 @@ def operator(by: str, *, repairs: bool = False) -> str:
 
 
 def _printable(text: str) -> str:
-    """At most 200 printable characters: a label or the name of a thread is shown to people, and may
-    come from a request."""
-    text = text[:200]
+    """At most LONGEST_LABEL printable characters: a label or the name of a thread is shown to
+    people, and may come from a request."""
+    text = text[:LONGEST_LABEL]
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else "?" for c in text)
