@@ -6,7 +6,7 @@ import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from lockkit.engine import holding
 from lockkit.engine.effects import Step
@@ -57,6 +57,9 @@ class BaseLease:
         self._taker: str  #: of a reentrant lock: the key of the thread or task that has taken it
         self.released = False
         hold.share(self)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a lease cannot be copied or pickled: the end of a copy would end it")
 
     @property
     def name(self) -> str:

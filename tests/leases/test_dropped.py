@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
+import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from garbage import collected
@@ -109,3 +111,15 @@ async def test_asyncio(request: pytest.FixtureRequest, heard: Heard) -> None:
         assert await asyncio.to_thread(heard.said.wait, SOON)
     ((line, _),) = heard.lines
     assert line.startswith("the lease on 'nightly' was never released")
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_lease_is_not_copied(
+    locks: lockkit.LockClient, copied: Callable[[lockkit.Lease], object]
+) -> None:
+    """The end of a copy would be the end of the claim."""
+    with locks.lock("stock:42").acquire() as lease:
+        with pytest.raises(TypeError, match="a lease cannot be copied"):
+            copied(lease)
+        collected()
+        lease.check()
