@@ -42,6 +42,27 @@ if fork() == 0:
 time.sleep(600)
 """
 
+CLOSED = f"""\
+{IN_C}
+import os, sys, time, lockkit
+locks = lockkit.connect(sys.argv[1], ttl=600)
+locks.lock("before").acquire().release()
+fork = fork_in_c if sys.argv[2] == "c" else os.fork
+has_locked, locked = os.pipe()
+has_closed, closed = os.pipe()
+if fork() == 0:
+    first = locks.lock("first").acquire()
+    os.write(locked, b".")
+    os.read(has_closed, 1)
+    second = locks.lock("second").acquire()
+    print(os.getpid(), flush=True)
+    time.sleep(600)
+os.read(has_locked, 1)
+locks.close()
+os.write(closed, b".")
+time.sleep(600)
+"""
+
 BOTH = f"""\
 {IN_C}
 import os, sys, lockkit
@@ -270,6 +291,20 @@ def test_each_process_after_a_fork_for_itself(client: LockClient, url: str, how:
         assert not is_free(client, "childs")
         os.kill(int(child), signal.SIGKILL)
         until(lambda: is_free(client, "childs"))
+
+
+@pytest.mark.parametrize("how", ["python", "c"])
+def test_what_a_child_holds_is_held_after_its_parent_has_closed(
+    client: LockClient, url: str, how: str
+) -> None:
+    """SQLite notes in memory which files and which of their locks it has, and the child of a fork
+    that is made in C inherits the notes."""
+    with running(CLOSED, url, how) as (_, child):
+        try:
+            assert not is_free(client, "first")
+            assert not is_free(client, "second")
+        finally:
+            os.kill(int(child), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("how", ["python", "c"])

@@ -66,6 +66,9 @@ class Connection(ABC):
     ends_in_time = False
     """Whether it gives up a hanging server by itself. Otherwise ``guard`` ends its steps."""
 
+    ends_alone = False
+    """Whether a forked child may close it without ending it in the parent."""
+
     brings_messages = False
     """Whether it can receive messages: see ``Connector.listen``."""
 
@@ -176,7 +179,7 @@ def _subscribe(connection: Connection, statement: str) -> None:
 
 
 _inherited: list[Connection] = []
-"""Connections of the parent process. They are never closed here: that would end them there."""
+"""Connections of the parent process. Closing them here would end them there."""
 
 
 REFUSALS = KindMismatch, UpgradeRefused, DamagedRecord, LayoutMismatch
@@ -268,9 +271,12 @@ class OneConnection:
             self._mutex.release()
 
     def _in_child(self) -> None:
-        if self._connection is not None:
-            _inherited.append(self._connection)
+        connection = self._connection
         self._reset()
+        if connection is not None and connection.ends_alone:
+            connection.close()
+        elif connection is not None:
+            _inherited.append(connection)
 
 
 FORK_WAIT = 5.0

@@ -197,6 +197,8 @@ class SQLiteConnection(Connection):
     """One connection. It does not wait for other writers: the store tries again, after shorter
     pauses than SQLite's."""
 
+    ends_alone = True  # and it must end: see ``OneConnection._before_fork``, which C does not call
+
     def __init__(self, path: str, identity: object) -> None:
         self.identity = identity
         self.dialect = load_dialect("sqlite")
