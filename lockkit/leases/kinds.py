@@ -75,7 +75,8 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         lease, once, when it is lost: see ``Lease``. Raises ConfigurationError.
 
         reentrant=True: the thread or task that holds the lock may acquire it again. The store is
-        asked only if the claim must last longer. The name is free when all leases are released.
+        asked only if the claim must last longer; if it is gone by then, that raises LeaseLost.
+        The name is free when all leases are released.
         owner, for a reentrant lock: a text instead of the thread or task. All that give the same
         text may acquire the lock again, in any process; their leases have one fencing token.
         A reentrant lock is a kind of its own: see KindMismatch.

@@ -1,8 +1,8 @@
 """The one local clock. It is monotonic, and goes on while the machine sleeps (Linux, macOS).
 
-``time.monotonic`` stands still during suspend on both, so a lease would look alive on a laptop or
-a migrated virtual machine that slept past its TTL. Linux's CLOCK_BOOTTIME and macOS's
-CLOCK_MONOTONIC_RAW go on.
+``time.monotonic`` stands still during suspend on both, so a lease would look alive on a laptop that
+slept past its TTL. Linux's CLOCK_BOOTTIME and macOS's CLOCK_MONOTONIC_RAW go on. Limit: while a
+hypervisor pauses a virtual machine, to move or to save it, none of the machine's clocks goes on.
 """
 
 from __future__ import annotations
