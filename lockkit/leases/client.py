@@ -24,8 +24,7 @@ from lockkit.model.errors import BackendUnavailable, LockError
 from lockkit.model.names import check_name
 from lockkit.model.options import KindOptions
 from lockkit.model.types import UNSET, Grant, Granted, Kind, LockInfo, Release, Request, Unset
-from lockkit.runtime import entrants, process
-from lockkit.runtime.background import NoThread
+from lockkit.runtime import background, entrants, process
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.run import run
 from lockkit.runtime.watchdog import Watchdog
@@ -81,7 +80,7 @@ class LockClient(_Kinds):
         """Carry out one step of ``self.store``: see ``lockkit.stores.contract``."""
         try:
             return run(step, self._wire, self._watchdog.withdraw_later)
-        except NoThread as error:  # the step has cleaned up
+        except background.NoThread as error:  # the step has cleaned up
             raise BackendUnavailable(str(error)) from error
 
     def _acquire(
@@ -129,17 +128,14 @@ class LockClient(_Kinds):
         name that only has waiters; of one name, or of all, in no order. Read page by page.
 
         Raises UnsupportedCapability if the store cannot list its leases, or a BackendError."""
-        for infos in self._pages(name):
-            yield from infos
+        return (info for infos in self._pages(name) for info in infos)
 
     def _pages(self, name: str | None) -> Iterator[list[LockInfo]]:
-        page = self._listed.page
-        infos, cursor = self.perform(page(name))
-        while True:
+        infos, cursor = self.perform(self._listed.page(name))
+        yield infos
+        while cursor is not None:
+            infos, cursor = self.perform(self._listed.page(name, cursor))
             yield infos
-            if cursor is None:
-                return
-            infos, cursor = self.perform(page(name, cursor))
 
     def inspect(self, name: str) -> LockInfo | None:
         """What the store knows about one name (of several leases, one of them); None: nothing."""

@@ -441,11 +441,11 @@ def test_a_queue_that_grows_is_told_by_watch(memory: LockClient) -> None:
     looks = 0
 
     class Growing(LockClient):
-        def holders(self, name: str | None = None) -> Iterator[LockInfo]:
+        def _pages(self, name: str | None) -> Iterator[list[LockInfo]]:
             nonlocal looks
             looks += 1
             wait_for(memory, "busy", looks)
-            return super().holders(name)
+            return super()._pages(name)
 
     growing = Growing(memory.store, memory.settings)
     shown = locks(growing, "--watch", "0.1", "--fail-on-stuck")

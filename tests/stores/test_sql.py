@@ -28,7 +28,7 @@ from lockkit.model.clock import now
 from lockkit.model.settings import settings_from_url
 from lockkit.model.types import Busy, Grant, Mode, Request
 from lockkit.stores.registry import load_store
-from lockkit.stores.sql import codec, connector, create_table, engines, guard, listing, mounts
+from lockkit.stores.sql import codec, connector, create_table, engines, files, guard, listing
 from lockkit.stores.sql import rows as table_rows
 from lockkit.stores.sql import store as sql_store
 from lockkit.stores.sql.beside import path_beside
@@ -210,7 +210,7 @@ def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n"
         f"59 22 254:0 /elsewhere.sqlite3 {shown} rw,relatime shared:1 - ext4 /dev/vda rw\n"
     )
-    monkeypatch.setattr(mounts, "MOUNTS", str(told))
+    monkeypatch.setattr(files, "MOUNTS", str(told))
     return place
 
 

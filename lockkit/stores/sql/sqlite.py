@@ -9,7 +9,6 @@ resolved once, when the store is made.
 
 from __future__ import annotations
 
-import errno
 import functools
 import os
 import sqlite3
@@ -30,9 +29,9 @@ from lockkit.model.settings import AliasSettings, state_directory
 from lockkit.stores.contract import HostLocal, reject_unknown_options
 from lockkit.stores.sql.connector import Connection, Connector, Missed, Parameters, Result
 from lockkit.stores.sql.dialect import Dialect, load_dialect
+from lockkit.stores.sql.files import check_mounts, why_none_opens
 from lockkit.stores.sql.hinted import HintedTable
 from lockkit.stores.sql.hints import HintSocket, send
-from lockkit.stores.sql.mounts import check_mounts
 from lockkit.stores.sql.store import BUSY_SECONDS, SQLStore
 
 APPLICATION_ID: Final = 0x4C4B4954
@@ -267,19 +266,10 @@ class SQLiteConnection(Connection):
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL):
             return Missed()
-        if code == sqlite3.SQLITE_CANTOPEN and (why := _why_none_opens()):
+        if code == sqlite3.SQLITE_CANTOPEN and (why := why_none_opens()):
             return BackendUnavailable(f"the lock database {self._path} cannot be opened: {why}")
         kind = StoreRefused if code in _REFUSALS else BackendUnavailable
         return kind(f"the lock database {self._path} {_REASONS.get(code, str(error))}")
-
-
-def _why_none_opens() -> str:
-    """What keeps this process from opening any file: SQLite does not say. Empty: nothing does."""
-    try:
-        os.close(os.open(os.devnull, os.O_RDONLY))
-    except OSError as error:
-        return os.strerror(error.errno) if error.errno in (errno.EMFILE, errno.ENFILE) else ""
-    return ""
 
 
 _text = functools.partial(str, encoding="utf-8", errors="surrogateescape")
