@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 import redis
-from claiming import MADE, begun, died, order_of, rules
+from claiming import MADE, begun, died, left_behind, order_of, rules
 from places import ROOT
 
 import lockkit
@@ -268,6 +268,27 @@ def test_who_looks_for_orphans_reads_only_what_runs(
         assert drive(orders.settle(first, end), store, locks) is None
         assert admin.zcard(running) == 0
     give_back(first.lease)
+
+
+def test_full_memory_refuses_new_orders_and_keeps_the_end_of_those_that_run(
+    url: str, orders: Orders, store: RedisOrderRecords, locks: LockClient
+) -> None:
+    """Otherwise the order would have taken effect, and its next try would be let run again."""
+    first = begun(orders, order_of(orders), store, locks)
+    left_behind(locks, "A-2")
+    (orphan,) = orphans(locks)
+    with redis.Redis.from_url(url) as admin:
+        admin.config_set("maxmemory", "1mb")
+        try:
+            refused = drive(orders.admit(order_of(orders, "A-3")), store, locks)
+            assert isinstance(refused, Refusal)
+            assert refused.code == "order-store-unavailable"
+            assert drive(orders.settle(first, MADE), store, locks) is None
+            assert resolve(locks, orphan, done=True)
+        finally:
+            admin.config_set("maxmemory", "0")
+    give_back(first.lease)
+    assert isinstance(drive(orders.admit(order_of(orders)), store, locks), Replay)
 
 
 def test_a_claim_needs_the_lease(

@@ -15,14 +15,13 @@ redis.call('ZCARD', KEYS[3]) -- fails for a key of another type, before anything
 local holder = lock and tonumber(string.sub(lock, 35, 50)) > now and string.sub(lock, 51, 66)
 
 local function write(state, says, ttl)
+  -- First, because full memory refuses SET, but not in a script that has written.
+  if state == 'D' then redis.call('ZREM', KEYS[3], name) end
   redis.call('SET', KEYS[2], state .. fence .. says, 'PX', ttl)
   for _, old in ipairs(redis.call('ZRANGE', KEYS[3], '-inf', stamp, 'BYSCORE', 'LIMIT', 0, 16)) do
     redis.call('ZREM', KEYS[3], old)
   end
-  if state == 'D' then
-    redis.call('ZREM', KEYS[3], name)
-    return
-  end
+  if state == 'D' then return end
   redis.call('ZADD', KEYS[3], us(now + ttl * 1000), name)
   if redis.call('PTTL', KEYS[3]) < tonumber(ttl) then redis.call('PEXPIRE', KEYS[3], ttl) end
 end
