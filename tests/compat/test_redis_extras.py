@@ -247,6 +247,22 @@ def test_a_reply_that_is_lost_is_asked_for_again(redis_server: RedisServer, redi
         client.close()
 
 
+async def test_a_client_that_waits_for_ever_does_so_for_no_lock(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A firewall has forgotten its idle connection."""
+    monkeypatch.setattr("lockkit.stores.redis.aio_pool_wire.SOCKET_TIMEOUT", 0.1)
+    with FaultProxy("127.0.0.1", redis_server.port) as proxy:
+        client = AsyncRedis(port=proxy.port, socket_timeout=None)
+        lock = client.lock(NAME, timeout=LONG)
+        assert await lock.acquire()
+        await lock.release()
+        assert proxy.lose_store() == 1
+        assert await lock.acquire()
+        await lock.release()
+        await client.aclose()
+
+
 KINDS = pytest.mark.parametrize("kind", [Redis, AsyncRedis])
 
 

@@ -118,6 +118,21 @@ def test_a_client_that_is_closed_before_the_reply_comes(
         client.connection_pool.disconnect()
 
 
+def test_a_client_that_waits_for_ever_does_so_for_no_lock(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A firewall has forgotten its idle connection. Its own commands may still take their time."""
+    monkeypatch.setattr("lockkit.stores.redis.connections.SOCKET_TIMEOUT", 0.1)
+    with FaultProxy("127.0.0.1", redis_server.port) as proxy:
+        client = redis.Redis(port=proxy.port, socket_timeout=None)
+        with lockkit.connect(client=client) as locks:
+            locks.lock("stock:42").acquire().release()
+            assert proxy.lose_store() == 1
+            locks.lock("stock:42").acquire().release()
+            assert client.blpop("nothing", timeout=0.2) is None
+        client.connection_pool.disconnect()
+
+
 @pytest.mark.parametrize("kind", [redis.ConnectionPool, redis.BlockingConnectionPool])
 def test_a_pool_that_is_in_use_says_so(redis_url: str, kind: type[redis.ConnectionPool]) -> None:
     """It waits a while or not, and its server can be reached."""

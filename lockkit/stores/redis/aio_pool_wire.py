@@ -23,9 +23,7 @@ class AsyncPoolWire(AsyncRedisWire):
     """A payload is one packed command, or a list of them, which are sent at once."""
 
     def __init__(self, pool: Any, inbox: Inbox) -> None:
-        make = Maker(pool)
-        make.arguments["socket_timeout"] = make.arguments.get("socket_timeout") or SOCKET_TIMEOUT
-        super().__init__(make, inbox)
+        super().__init__(Maker(pool), inbox)
         self._pool = pool
 
     def _start(self) -> None:
@@ -45,8 +43,10 @@ class AsyncPoolWire(AsyncRedisWire):
         except (RedisError, OSError) as error:
             raise not_connected(error, self._pool.connection_kwargs) from error
         try:
-            await connection.send_packed_command(b"".join(packed), check_health=False)
-            replies = [await _read(connection) for _ in packed]
+            limit = SOCKET_TIMEOUT if connection.socket_timeout is None else None
+            async with asyncio.timeout(limit):
+                await connection.send_packed_command(b"".join(packed), check_health=False)
+                replies = [await _read(connection) for _ in packed]
             if is_demoted(replies):  # as in ``aio_wire``
                 await connection.disconnect(nowait=True)
                 self._end_mail()

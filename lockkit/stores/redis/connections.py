@@ -27,7 +27,7 @@ from lockkit.stores.redis.failures import (
     not_connected,
 )
 from lockkit.stores.redis.resp import END, Replies
-from lockkit.stores.redis.settings import Connection, Maker, is_managed
+from lockkit.stores.redis.settings import SOCKET_TIMEOUT, Connection, Maker, is_managed
 
 LINE, CHUNK = 4096, 65536
 """Bytes to read from a socket at once."""
@@ -88,13 +88,18 @@ class PooledConnections:
 
     def take(self) -> Connection:
         try:
-            return self._get()
+            connection = self._get()
         except LockError:  # of a function of the pool's user
             raise
         except NOT_MADE as error:
             raise not_connected(error, self._pool.connection_kwargs) from error
+        if connection.socket_timeout is None:
+            _limit(connection, SOCKET_TIMEOUT)
+        return connection
 
     def give(self, connection: Connection) -> None:
+        if connection.socket_timeout is None:
+            _limit(connection, None)
         self._pool.release(connection)
 
     def discard(self, connection: Connection) -> None:
@@ -103,6 +108,13 @@ class PooledConnections:
 
     def close(self) -> None:
         """The pool is not ours to close."""
+
+
+def _limit(connection: Connection, seconds: float | None) -> None:
+    """For a client that waits for ever, which a lock must not do. None: for ever again, because the
+    application may send commands on it that block."""
+    with suppress(OSError, AttributeError):  # closed meanwhile
+        connection._sock.settimeout(seconds)
 
 
 Connections = OwnConnections | PooledConnections

@@ -16,7 +16,7 @@ from lockkit.model.clock import now
 from lockkit.model.errors import ConfigurationError, OutcomeUnknown
 from lockkit.stores.redis.failures import check_role, not_connected
 from lockkit.stores.redis.resp import ALONE, Replies
-from lockkit.stores.redis.settings import SOCKET_TIMEOUT, Connection, is_managed
+from lockkit.stores.redis.settings import Connection, is_managed
 
 BUFFER = 65536
 
@@ -42,7 +42,7 @@ class Line(asyncio.BufferedProtocol):
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._transport: Any = connection._writer.transport
-        self.patience: float = connection.socket_timeout or SOCKET_TIMEOUT  #: for a reply
+        self.patience: float = connection.socket_timeout  #: for a reply
         self._buffer = memoryview(bytearray(BUFFER))
         self._replies = Replies()
         self._owed: deque[tuple[asyncio.Future[Any], int, float]] = deque()

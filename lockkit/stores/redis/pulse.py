@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lockkit.model.clock import now
-from lockkit.stores.redis.settings import SOCKET_TIMEOUT, Connection
+from lockkit.stores.redis.settings import Connection
 
 SILENCE = 5.0
 """Seconds without a word from the server after which it is asked for one."""
@@ -21,7 +21,7 @@ class Pulse:
     """
 
     def __init__(self, connection: Connection) -> None:
-        self._patience = connection.socket_timeout or SOCKET_TIMEOUT
+        self._patience: float = connection.socket_timeout
         self._was_doubted = self._doubted = False
         self.heard(message=True)
 

@@ -38,12 +38,14 @@ class Maker:
     The pool itself makes ``max_connections`` at most (in newer releases a hundred by default),
     because it is meant to take them back, but lockkit keeps its own. They speak RESP 2,
     whatever the pool speaks: scripts reply with nothing newer, and subscriptions then need no push
-    parser.
+    parser. They wait SOCKET_TIMEOUT for a reply if the pool's wait for ever.
     """
 
     def __init__(self, pool: Any) -> None:
         self._kind = pool.connection_class
         self.arguments: dict[str, Any] = {**pool.connection_kwargs, "protocol": 2}
+        if self.arguments.get("socket_timeout") is None:
+            self.arguments["socket_timeout"] = SOCKET_TIMEOUT
         for resp3_only in ("maint_notifications_pool_handler", "maint_notifications_config"):
             self.arguments.pop(resp3_only, None)
 

@@ -29,7 +29,7 @@ from lockkit.stores.redis.health import eviction, server
 from lockkit.stores.redis.protocol import NO_CHANNEL, POLL, Command, pack
 from lockkit.stores.redis.replies import RELEASES, read_acquire, read_extend
 from lockkit.stores.redis.scripts import Language, call, look
-from lockkit.stores.redis.settings import SOCKET_TIMEOUT, Maker, maker
+from lockkit.stores.redis.settings import Maker, maker
 from lockkit.stores.redis.subscription import Inbox
 from lockkit.stores.redis.wire import RedisWire
 from lockkit.stores.wires import AsyncWire
@@ -245,7 +245,7 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
         return replies
 
     def _confirmed(self, commands: Sequence[Command]) -> Step[list[Any]]:
-        timeout = self._connections.fresh.arguments.get("socket_timeout") or SOCKET_TIMEOUT
+        timeout = self._connections.fresh.arguments["socket_timeout"]
         return replicas.confirmed(commands, self._replicas, timeout)
 
     def wait(self, request: Request, seconds: float, busy: Busy) -> Step[Grant | None]:
