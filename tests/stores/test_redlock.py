@@ -162,6 +162,12 @@ def granted(client: AnyClient, name: str) -> bool:
     return lease is not None and lease.release()
 
 
+def answered(client: AnyClient, name: str) -> bool:
+    with suppress(BackendError):
+        return granted(client, name)
+    return False
+
+
 @pytest.mark.parametrize("how", TWO)
 def test_three_of_five_are_down(
     nodes: Nodes, client: AnyClient, connected: Connect, how: str
@@ -200,6 +206,26 @@ def test_what_silent_nodes_hear_later_is_taken_back(nodes: Nodes, client: AnyCli
     for node in nodes[3:]:
         node.resume()
     eventually(lambda: not any(nodes.kept()))
+
+
+def test_connections_that_a_firewall_has_forgotten_are_made_anew(
+    nodes: Nodes, connected: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nodes answer on new ones, so it is not they that are silent."""
+    for module in "line", "aio_wire":
+        monkeypatch.setattr(f"lockkit.stores.redlock.{module}.STALE", 10 * LONG)
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(FaultProxy("127.0.0.1", node.port)) for node in nodes]
+        url = nodes.url(socket_timeout=0.2)
+        for node, proxy in zip(nodes, proxies, strict=True):
+            url = url.replace(f":{node.port}", f":{proxy.port}")
+        client = nodes.warm(connected(url))
+        lease = client.lock("a").acquire()
+        for proxy in proxies:
+            assert proxy.lose_store() > 0
+        eventually(lambda: answered(client, "b"))
+        lease.extend()
+        assert lease.release()
 
 
 def test_a_node_that_is_being_connected_to_hears_of_a_release(

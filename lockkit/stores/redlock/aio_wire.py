@@ -66,6 +66,7 @@ class _Node:
             asked.cancel()  # the request is sent, and nobody waits for its reply
             asked = asyncio.get_running_loop().create_future()
             asked.set_exception(OutcomeUnknown(SILENT))
+            self._try_to_connect()
         return asked
 
     async def _connect_and_ask(self, payload: bytes | list[bytes]) -> Any:
@@ -80,10 +81,7 @@ class _Node:
         """Connect, or wait for the attempt that goes on. Raises at once for a node that has failed
         lately, or takes long: nobody waits for that."""
         failure, ended = self._failure
-        if self._attempt is None and now() - ended > PAUSE:
-            self._since = now()
-            self._attempt = asyncio.create_task(connected(self._make()), name="lockkit-connect")
-            self._attempt.add_done_callback(self._connected)
+        self._try_to_connect()
         if failure is not None and now() - ended < DOUBT:
             raise anew(failure)
         if self._attempt is None or now() - self._since > self._patience:
@@ -96,16 +94,32 @@ class _Node:
             raise anew(_as_failure(attempt.exception()))
         return attempt.result()
 
+    def _try_to_connect(self) -> None:
+        if self._attempt is None and now() - self._failure[1] > PAUSE:
+            self._since = now()
+            self._attempt = asyncio.create_task(connected(self._make()), name="lockkit-connect")
+            self._attempt.add_done_callback(self._connected)
+
     def _connected(self, attempt: asyncio.Task[Line]) -> None:
         self._attempt = None
         if attempt.cancelled():
             return
         if attempt.exception() is None:
-            self._line = attempt.result()
-            self._line.patience = STALE
+            self._use(attempt.result())
             self._failure = None, 0.0
         else:
             self._failure = _as_failure(attempt.exception()), now()
+
+    def _use(self, made: Line) -> None:
+        """In place of a silent connection, unless that has been heard of meanwhile."""
+        before = self._line
+        if before is not None and not before.is_over and before.silent_for() <= self._patience:
+            made.abort()
+            return
+        if before is not None:
+            before.abort()
+        made.patience = STALE
+        self._line = made
 
     async def close(self) -> None:
         attempt = self._attempt

@@ -21,7 +21,8 @@ MISSING: Final = object()
 
 STALE = 10.0
 """Seconds of silence after which a connection is given up. Until then it is used, because a request
-that takes a vote back must arrive after the request for that vote."""
+that takes a vote back must arrive after the request for that vote. Meanwhile another one is tried:
+if the node answers there, it is not the node that is silent."""
 
 MOST_OWED = 100
 """The most replies that a silent node may owe: more requests might not fit into a socket."""
@@ -70,6 +71,10 @@ class Line:
         except (OSError, ValueError):
             return False
         return not self._owed or (now() - self._since < STALE and self._owed < MOST_OWED)
+
+    def is_lost(self, made: float) -> bool:
+        """Whether it is silent while its node talks: a newer connection was made at this moment."""
+        return self.is_silent and self._since < made
 
     @property
     def is_silent(self) -> bool:
@@ -190,6 +195,7 @@ class Lines:
         self._mutex = threading.RLock()
         self._attempt: Attempt | None = None
         self._closed = 0  #: how often
+        self._made = 0.0  #: when the node last answered on a new connection
 
     def take(self) -> Line | None:
         """An idle connection that works; None if there is none."""
@@ -198,9 +204,12 @@ class Lines:
                 line = self._idle.pop()
             except IndexError:
                 return None
-            if line.is_usable():
+            if not line.is_usable():
+                self.discard(line)
+            elif line.is_lost(self._made):
+                line.close()
+            else:
                 return line
-            self.discard(line)
 
     def give(self, line: Line) -> None:
         self._idle.append(line)
@@ -259,6 +268,7 @@ class Lines:
         except BaseException:
             connection.disconnect()
             raise
+        self._made = now()
         self.give(line)
         if closed != self._closed:
             self._close_idle()

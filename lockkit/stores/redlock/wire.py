@@ -1,7 +1,8 @@
 """The blocking wire: all nodes are asked at once, by the thread that asks.
 
 A connection that still owes a reply goes on being used: its next user skips that reply first. If a
-node has no connection, a thread of its own connects to it, because no request waits for one node.
+node has no connection, or only a silent one, a thread of its own connects to it, because no request
+waits for one node.
 """
 
 from __future__ import annotations
@@ -102,6 +103,7 @@ class _Round:
             del self._lines[line.fileno()]
             line.give_up()
             self._nodes[lane].give(line)
+            self._nodes[lane].attempt()
             self._heard(lane, OutcomeUnknown(SILENT))
         else:
             self._poll.register(line, select.POLLIN)
