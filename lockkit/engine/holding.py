@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
@@ -113,18 +113,21 @@ def release(
 
 
 def release_all(store: Store, holds: Sequence[Hold], until: float = math.inf) -> Step[None]:
-    """Release these at exit, and stop at the moment ``until``. If the store fails to answer one
+    """Release these at exit, and stop at the moment ``until``. If a server fails to answer one
     request, it would not answer the next: the rest are left to expire. A record that cannot be read
     says nothing about the others."""
+    failed = set[Hashable]()
     for hold in holds:
         if clock.now() > until:
             return
+        if failed and store.server_of(hold.name) in failed:
+            continue
         try:
             yield from release(store, hold)
         except UNTOLD as error:
             log.warning("release of %r not confirmed: %s", hold.name, error)
             if not isinstance(error, DamagedRecord | LayoutMismatch):
-                return
+                failed.add(store.server_of(hold.name))
 
 
 def _answer(
@@ -204,23 +207,31 @@ def downgrade(store: Store, hold: Hold, now: Clock = clock.now) -> Step[None]:
 
 
 def renew(store: Store, holds: Sequence[Hold], now: Clock = clock.now) -> Step[None]:
-    """Renew these holds, AT_ONCE at a time, which bounds the memory that this takes.
+    """Renew these holds, server by server, the one that failed before last: the others must not
+    wait for it. AT_ONCE at a time, which bounds the memory that this takes.
 
     An error is not a loss: the watchdog tries again until the deadline.
     """
-    for start in range(0, len(holds), AT_ONCE):
-        try:
-            yield from _renew(store, holds[start : start + AT_ONCE], now)
-        except UNTOLD as error:
-            moment, failed = now(), holds[start:]
-            is_new = any(hold.failing_since is None for hold in failed)
-            for hold in failed:
-                hold.renewal_failed(moment)
-            if is_new:  # else it has been said
-                say = "renewals fail, and are tried until the leases expire (%d leases): %s"
-                with suppress(Exception):  # of the application's filters: others are to be renewed
-                    log.warning(say, len(failed), error)
-            return
+    of_server: dict[Hashable, list[Hold]] = {}
+    for hold in sorted(holds, key=lambda hold: hold.failing_since is not None):
+        of_server.setdefault(store.server_of(hold.name), []).append(hold)
+    for its in of_server.values():
+        for start in range(0, len(its), AT_ONCE):
+            try:
+                yield from _renew(store, its[start : start + AT_ONCE], now)
+            except UNTOLD as error:
+                _fail(its[start:], error, now())
+                break
+
+
+def _fail(holds: Sequence[Hold], error: LockError, moment: float) -> None:
+    is_new = any(hold.failing_since is None for hold in holds)
+    for hold in holds:
+        hold.renewal_failed(moment)
+    if is_new:  # else it has been said
+        say = "renewals fail, and are tried until the leases expire (%d leases): %s"
+        with suppress(Exception):  # of the application's filters: others are to be renewed
+            log.warning(say, len(holds), error)
 
 
 def _renew(store: Store, holds: Sequence[Hold], now: Clock) -> Step[None]:

@@ -21,7 +21,7 @@ The rules, each of which the suite tests for every store:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lockkit.engine.effects import Exchange, Step, at_once
@@ -111,6 +111,10 @@ class Store(ABC):
         """Dangers to locks in the store's configuration. Raises BackendError."""
         return at_once([])
 
+    def server_of(self, name: str) -> Hashable:
+        """The one of its servers that has this name, as far as is known; no I/O. Default: None."""
+        return None
+
     def database(self) -> str:
         """Which database it is, for people, if LOCATION does not say so; no I/O."""
         return ""
@@ -122,8 +126,7 @@ class Store(ABC):
         return at_once(None)
 
     def ddl(self) -> str:
-        """The SQL that makes its tables, for those who make them by hand; no I/O. Empty: it needs
-        none, or makes them itself."""
+        """The SQL that makes its tables, for those who make them by hand; no I/O. Default: none."""
         return ""
 
     def create_table(self) -> None:  # noqa: B027  most need none
@@ -257,10 +260,7 @@ class Listed(Store):
 
     def repair(self, name: str, by: str = "") -> Step[bool]:
         """Delete the record of a name if it cannot be read. Check and deletion are atomic. ``by``:
-        who, and why, for the last words of the name.
-
-        False: it can be read, so nothing was done. Default: False, nothing is ever damaged.
-        """
+        who, and why, for the last words of the name. False, the default: it can be read."""
         return at_once(False)
 
     def check(self) -> Step[None]:

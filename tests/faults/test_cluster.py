@@ -19,10 +19,13 @@ from rushing import Rush
 
 import lockkit
 from lockkit import aio
+from lockkit.engine import holding
 from lockkit.engine.effects import Step
+from lockkit.leases.lease import give_back
 from lockkit.model.clock import now
 from lockkit.model.types import ClaimReply, Grant, Mode, Owner, Release, Request
 from lockkit.orders.redis_records import orphans
+from lockkit.runtime.hold import Hold
 from lockkit.runtime.process import new_token
 from lockkit.stores.redis.layout import SLOTS, bucket_of, slot_of
 from lockkit.stores.redis.slots import slot_of_command
@@ -616,6 +619,65 @@ def test_nor_is_each_server_looked_for_if_all_are_gone(group: ClusterGroup) -> N
                 step()
         tried = sum(way.connections for way in ways.values()) - before
         assert tried <= 2 * (len(ways) + 2)
+
+
+@pytest.fixture
+def apart(group: ClusterGroup) -> Iterator[tuple[lockkit.LockClient, list[Hold], list[Hold]]]:
+    """Leases of a server that is silent, and then those of the others."""
+    names = one_of_each_bucket()
+    options = {"socket_timeout": 1.0}  # more than RETRY_WITHIN
+    with ExitStack() as stack:
+        client = stack.enter_context(lockkit.connect(group.url, ttl=60.0, options=options))
+        stopped = group.masters[1]
+        leases = [client.lock(name).acquire() for name in names]
+        for lease in leases:
+            stack.callback(give_back, lease)
+        holds = [lease._hold for lease in leases]
+        its = [h for h in holds if owner_of(group, slot_of_name(h.name)) is stopped]
+        stopped.pause()
+        stack.callback(stopped.resume)
+        yield client, its, [hold for hold in holds if hold not in its]
+
+
+def test_a_silent_server_is_asked_last_for_renewals(
+    apart: tuple[lockkit.LockClient, list[Hold], list[Hold]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leases at the others have been renewed by then."""
+    client, its, others = apart
+    asked: list[set[str]] = []
+    renew = client.store.renew
+
+    def renewed(requests: Any) -> Any:
+        asked.append({request.name for request in requests})
+        return renew(requests)
+
+    monkeypatch.setattr(client.store, "renew", renewed)
+    for _ in range(2):
+        client.perform(holding.renew(client.store, [*its, *others]))
+        assert all(hold.failing_since is not None for hold in its)
+        assert not any(hold.failing_since for hold in others)
+    assert len(asked) == 6
+    assert asked[-1] == {hold.name for hold in its}
+
+
+def test_what_is_released_at_the_exit_fails_apart(
+    apart: tuple[lockkit.LockClient, list[Hold], list[Hold]],
+    other: lockkit.LockClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The silent server is asked for one name."""
+    client, its, others = apart
+    asked: set[str] = set()
+    release = client.store.release
+
+    def released(request: Request) -> Any:
+        asked.add(request.name)
+        return release(request)
+
+    monkeypatch.setattr(client.store, "release", released)
+    client.perform(holding.release_all(client.store, [*its, *others]))
+    assert not any(other.inspect(hold.name) for hold in others)
+    assert asked == {hold.name for hold in [its[0], *others]}
 
 
 def test_a_refused_bucket_is_refused_alone(group: ClusterGroup, other: lockkit.LockClient) -> None:

@@ -26,7 +26,7 @@ from lockkit.model.types import Finding, Page, Release, Renewal, Request
 from lockkit.stores.redis.cluster_wire import ClusterWire, ManyConnections
 from lockkit.stores.redis.failures import is_of_one
 from lockkit.stores.redis.hosts import Hosts, Node, read_hosts
-from lockkit.stores.redis.layout import slot_of
+from lockkit.stores.redis.layout import bucket_of, slot_of
 from lockkit.stores.redis.listing import Cursor
 from lockkit.stores.redis.protocol import ALL_BUCKETS, Command, Protocol, pack
 from lockkit.stores.redis.records import RedisRecords
@@ -80,6 +80,9 @@ class ClusterStore(RedisStore):
     def renew(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
         """While the slot of one lease moves, the others are renewed."""
         return _directed(self.extend(requests), AT_ONCE)
+
+    def server_of(self, name: str) -> Node | None:
+        return self._slots.known_owner(slot_of(self._protocol.keys.bucket(bucket_of(name))))
 
     def withdraw(self, request: Request) -> Step[Release]:
         return _directed(self.release(request), AT_ONCE)
