@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 import pytest
+import redis
 
 import lockkit
 from lockkit.model.clock import now
@@ -139,6 +140,30 @@ def test_a_subscription_that_the_server_refuses_is_given_up(
             admin.execute_command("ACL", "SETUSER", "default", "+@all")
         assert not granted()
     assert "Fatal error" not in caplog.text
+
+
+def test_a_user_who_may_not_subscribe_tries_again_later(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A mistake in an ACL is put right: it polls until then, and the log says so once."""
+    monkeypatch.setattr("lockkit.stores.redis.subscription.REFUSED_FOR", 0.1)
+    with scene.server.client() as admin:
+        try:
+            admin.execute_command("ACL", "SETUSER", "default", "-subscribe")
+            with waiting_behind(scene) as granted:
+                before = refused(admin)
+                eventually(lambda: refused(admin) >= before + 3)
+                admin.execute_command("ACL", "SETUSER", "default", "+@all")
+                eventually(lambda: scene.subscriptions("far") == 1)
+                assert not granted()
+        finally:
+            admin.execute_command("ACL", "SETUSER", "default", "+@all")
+    assert caplog.text.count("may not subscribe") == 1
+
+
+def refused(admin: redis.Redis) -> int:
+    """How often somebody tried to subscribe who may not."""
+    return int(admin.info("commandstats").get("cmdstat_subscribe", {}).get("rejected_calls", 0))
 
 
 def asked(scene: Scene) -> int:

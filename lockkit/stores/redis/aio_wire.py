@@ -136,7 +136,7 @@ class AsyncRedisWire:
             line.abort()
             if not isinstance(error.__cause__, NoPermissionError):
                 raise
-            inbox.forbid()
+            inbox.refuse()
             return
         except BaseException:  # cancelled: nobody else knows of it
             line.abort()

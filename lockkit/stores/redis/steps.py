@@ -252,6 +252,7 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
         """A grant by message lasts only until the waiter's last sign of life runs out."""
         if self.inbox.is_forbidden:
             yield Park(Signal(), min(seconds, POLL))
+            self.inbox.polled()
             return None
         fence = yield from self.inbox.wait(request.token, busy.ticket, seconds)
         if fence is None:

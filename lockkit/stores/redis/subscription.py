@@ -15,11 +15,15 @@ from redis.exceptions import ResponseError
 
 from lockkit.engine.effects import Park, Signal, Step
 from lockkit.model.clock import now
+from lockkit.model.log import log
 from lockkit.stores.redis.protocol import pack
 from lockkit.stores.redis.pulse import Pulse
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Seconds between two tries to subscribe again: doubled each time, up to LONGEST_PAUSE."""
+
+REFUSED_FOR = 30.0
+"""Seconds after which a user who may not subscribe tries again."""
 
 
 class Pace:
@@ -67,6 +71,8 @@ class Inbox:
         self.pace = Pace()
         self.pulse: Pulse | None = None  #: of the subscription, while there is one
         self.is_forbidden = False  #: or closed: nobody can listen, so waiters poll
+        self._is_closed = False
+        self._refused_until: float | None = None
         self.waiting: dict[str, WaitingClaim] = {}  #: by token
         self._epoch = 0
 
@@ -139,9 +145,23 @@ class Inbox:
             claim.message = message
             claim.set()
 
+    def refuse(self) -> None:
+        """The user may not subscribe. That may be a mistake which is put right some day."""
+        is_new, self._refused_until = self._refused_until is None, now() + REFUSED_FOR
+        self.is_forbidden = True
+        self.have_all_ask()
+        if is_new:
+            say = "the user may not subscribe to %s: waiters poll (docs/redis.md has an ACL line)"
+            log.warning(say, self.channel.decode())
+
+    def polled(self) -> None:
+        """Let waiters subscribe again, if a refusal was long ago."""
+        if not self._is_closed and self._refused_until is not None:
+            self.is_forbidden = now() < self._refused_until
+
     def forbid(self) -> None:
         """No message will come any more."""
-        self.is_forbidden = True
+        self.is_forbidden = self._is_closed = True
         self.have_all_ask()
 
     def have_all_ask(self) -> None:

@@ -206,7 +206,7 @@ class RedisWire:
             connection.disconnect()
             if not isinstance(said, NoPermissionError):
                 raise from_reply(said) from said
-            self._inbox.forbid()
+            self._inbox.refuse()
             return
         pulse = Pulse(connection)
         self._inbox.have_all_ask()
