@@ -142,6 +142,15 @@ def test_a_subscription_that_the_server_refuses_is_given_up(
     assert "Fatal error" not in caplog.text
 
 
+def test_who_cannot_have_its_first_subscription_waits_without(scene: Scene) -> None:
+    """The server takes no more connections. The one that asks works."""
+    scene.far.lock("other").acquire().release()
+    scene.proxy.refuse()
+    with waiting_behind(scene) as granted:
+        assert not granted()
+    assert scene.subscriptions("far") == 0
+
+
 def test_a_user_who_may_not_subscribe_tries_again_later(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

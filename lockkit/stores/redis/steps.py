@@ -17,7 +17,7 @@ from redis.exceptions import NoScriptError
 from lockkit.engine.effects import Exchange, Listen, Park, Signal, Step, at_once
 from lockkit.engine.times import alive_for
 from lockkit.model.clock import now
-from lockkit.model.errors import BackendError, LockError
+from lockkit.model.errors import BackendError, BackendUnavailable, LockError
 from lockkit.model.settings import AliasSettings
 from lockkit.model.types import Busy, Finding, Gone, Grant, Mode, Release, Renewal, Request
 from lockkit.runtime import process
@@ -174,7 +174,8 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
         if request.mode is not Mode.ENQUEUE or inbox.is_forbidden or inbox.expects(request.token):
             return False
         if not inbox.is_open:
-            yield Listen(inbox)
+            with suppress(BackendUnavailable):  # as if the subscription were lost again
+                yield Listen(inbox)
         return True
 
     def asked(self, request: Request) -> Exchange | None:
