@@ -17,8 +17,8 @@ from lockkit_django.operate.checks import check_settings, check_store
 
 REDIS = "redis://:canary@127.0.0.1:1/0"
 LEAST = (
-    "on >secret ~{shop:* ~lockkit:prefixes &shop:wake:* +evalsha +script|load +hscan +ping "
-    "+subscribe +@hash +@sortedset +pexpire +publish +time"
+    "on >secret ~{shop:* ~lockkit:prefixes resetchannels &shop:wake:* +evalsha +script|load +hscan "
+    "+ping +subscribe +@hash +@sortedset +pexpire +publish +time"
 )
 
 
