@@ -208,6 +208,25 @@ def test_what_silent_nodes_hear_later_is_taken_back(nodes: Nodes, client: AnyCli
     eventually(lambda: not any(nodes.kept()))
 
 
+def test_full_memory_refuses_new_locks_and_extends_old_ones(
+    nodes: Nodes, client: AnyClient
+) -> None:
+    lease = client.lock("a").acquire()
+    try:
+        for node in nodes:
+            with node.client() as admin:
+                admin.config_set("maxmemory", 1)
+        with pytest.raises(BackendUnavailable, match="memory"):
+            client.lock("b").acquire()
+        lease.extend(50)
+        assert lease.remaining() > 40
+        assert lease.release()
+    finally:
+        for node in nodes:
+            with node.client() as admin:
+                admin.config_set("maxmemory", 0)
+
+
 def test_connections_that_a_firewall_has_forgotten_are_made_anew(
     nodes: Nodes, connected: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from skewed import SkewedRedis
 from lockkit.model.errors import BackendError
 from lockkit.testing.blocking import AnyClient, AnyLease, Api, BlockingClient, connect
 from lockkit.testing.conformance.base import eventually
+from lockkit.testing.servers import RedisServer
 
 HOUR = 3600
 
@@ -65,10 +66,10 @@ def of_three(client: AnyClient, nodes: Nodes) -> AnyLease:
     return lease
 
 
-def jump(nodes: Nodes, which: int) -> None:
+def jump(nodes: Nodes, which: int, seconds: int = HOUR) -> None:
     node = nodes[which]
     assert isinstance(node, SkewedRedis)
-    node.set_ahead(HOUR)
+    node.set_ahead(seconds)
 
 
 def test_a_node_whose_clock_jumps_is_one_vote(nodes: Nodes, connected: Connect) -> None:
@@ -81,6 +82,23 @@ def test_a_node_whose_clock_jumps_is_one_vote(nodes: Nodes, connected: Connect) 
             eventually(lambda: nodes.kept()[which] == [])  # noqa: B023
             assert other.lock("a").try_acquire() is None
         lease.extend()
+
+
+def test_a_node_whose_clock_is_before_its_start_does_not_vote(
+    nodes: Nodes, connected: Connect
+) -> None:
+    """Its uptime is less than nothing, and so less than the delay."""
+    client = connected(restart_delay=60)
+    for which in range(3):
+        jump(nodes, which, -HOUR)
+    eventually(lambda: all(uptime(node) < 0 for node in nodes[:3]))
+    with pytest.raises(BackendError, match=r"votes in 3\d{3} s \(restart_delay\)"):
+        client.lock("a").acquire()
+
+
+def uptime(node: RedisServer) -> int:
+    with node.client() as admin:
+        return int(admin.info("server")["uptime_in_seconds"])
 
 
 def test_a_clock_that_jumps_makes_a_second_holder_of_a_bare_quorum(

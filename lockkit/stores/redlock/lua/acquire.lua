@@ -3,7 +3,7 @@
 -- less, -1 - n: it votes in n seconds, as it was restarted and may have forgotten its votes
 local token, ttl, stamp, delay = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 if delay > 0 then
-  local uptime = tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)'))
+  local uptime = tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(-?%d+)'))
   if uptime < delay then return uptime - delay - 1 end
 end
 if tonumber(redis.call('GET', KEYS[2]) or -1) >= stamp then return 0 end

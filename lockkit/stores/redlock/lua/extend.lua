@@ -9,6 +9,7 @@ for index, key in ipairs(KEYS) do
   elseif number < last then
     replies[index] = math.max(redis.call('PTTL', key), 1)
   else
+    redis.call('DEL', key) -- full memory refuses SET, but not in a script that has written
     write(key, token, stamp, number, ttl)
     replies[index] = tonumber(ttl)
   end
