@@ -300,6 +300,8 @@ def test_a_client_of_theirs_is_handed_over(group: SentinelGroup, other: lockkit.
         first = client.lock("stock:42").acquire()
         assert other.lock("stock:42").try_acquire() is None
         assert first.release()
+        (danger,) = client.perform(client.store.health())
+        assert danger.code == "isolation"
         group.fail_over_after(500)
         group.master.kill()
         second = at_last(client.lock("stock:42").acquire)

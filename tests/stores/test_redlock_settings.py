@@ -160,8 +160,35 @@ def test_one_server_that_is_named_twice_is_found(guarded: Nodes) -> None:
     assert "for-all" not in danger.text
 
 
+def test_a_node_that_may_forget_is_a_danger_without_a_restart_delay(guarded: Nodes) -> None:
+    """Unless each has written a vote to its disk before it answers."""
+    with lockkit.connect(guarded.url(restart_delay=0)) as client:
+        dangers = client.perform(client.store.health())
+        assert [danger.code for danger in dangers] == ["persistence"] * 5
+        assert dangers[0].text.startswith(f"127.0.0.1:{guarded[0].port}: restart_delay is 0")
+        try:
+            _append(guarded, "yes", "everysec")
+            assert len(client.perform(client.store.health())) == 5
+            _append(guarded, "yes", "always")
+            assert client.perform(client.store.health()) == []
+            url = guarded.url(restart_delay=0).replace("://:for-all@", "://shop:secret@")
+            with lockkit.connect(url) as other:
+                unknown = other.perform(other.store.health())
+            assert [danger.code for danger in unknown] == ["persistence"] * 5
+            assert "may not ask it" in unknown[0].text
+        finally:
+            _append(guarded, "no", "everysec")
+
+
+def _append(nodes: Nodes, appends: str, syncs: str) -> None:
+    for node in nodes:
+        with node.client() as admin:
+            admin.config_set("appendfsync", syncs)
+            admin.config_set("appendonly", appends)
+
+
 def test_dangers_of_the_nodes(guarded: Nodes) -> None:
-    with lockkit.connect(guarded.url()) as client:
+    with lockkit.connect(guarded.url(restart_delay=60)) as client:
         assert client.perform(client.store.health()) == []
         with guarded[0].client() as admin:
             admin.config_set("maxmemory-policy", "allkeys-lru")

@@ -14,11 +14,14 @@ from typing import Any, Self
 import redis
 import redis.asyncio
 
+from lockkit.engine.effects import Step
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.settings import AliasSettings
+from lockkit.model.types import Finding
 from lockkit.stores.contract import reject_unknown_options
 from lockkit.stores.redis import replicas
 from lockkit.stores.redis.connections import PooledConnections
+from lockkit.stores.redis.health import of_master
 from lockkit.stores.redis.plain import PlainStore
 from lockkit.stores.redis.settings import Maker
 from lockkit.stores.redis.steps import ScriptSteps
@@ -65,6 +68,9 @@ class Handed(ScriptSteps):
         from lockkit.stores.redis.aio_wire import AsyncRedisWire
 
         return AsyncRedisWire(Maker(self._pool), self.inbox)
+
+    def health(self) -> Step[list[Finding]]:
+        return of_master() if hasattr(self._pool, "is_master") else super().health()
 
     def database(self) -> str:
         made = self._connections.fresh

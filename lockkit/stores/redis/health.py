@@ -66,6 +66,13 @@ def role() -> Step[list[Finding]]:
     ]
 
 
+def of_master() -> Step[list[Finding]]:
+    """Dangers of a server that Sentinels name."""
+    found = yield from eviction()
+    found += yield from isolation()
+    return found + (yield from role())
+
+
 def capacity() -> Step[list[Finding]]:
     """Records fill a server's memory. If the user may not ask, ``eviction`` says so."""
     policy = yield from _info(b"memory", "maxmemory_policy")
@@ -120,6 +127,32 @@ def persistence() -> Step[list[Finding]]:
             )
         ]
     return []
+
+
+def forgetting() -> Step[list[Finding]]:
+    """A node of Redlock that votes right after a restart must not have forgotten a vote."""
+    appends = yield from _info(b"persistence", "aof_enabled")
+    syncs = yield from _allowed(pack(b"CONFIG", b"GET", b"appendfsync"))
+    if appends == "1" and syncs is not None and syncs[1] == b"always":
+        return []
+    if appends is None or (appends == "1" and syncs is None):
+        return [
+            Finding(
+                "persistence",
+                "restart_delay is 0, and it is not known whether the Redis server writes each vote "
+                "to disk before it answers: this user may not ask it (INFO, CONFIG GET)",
+                "Allow the user +info +config|get; or look whether appendonly is yes and "
+                "appendfsync is always, and silence this check.",
+            )
+        ]
+    return [
+        Finding(
+            "persistence",
+            "restart_delay is 0, and a restart of the Redis server may lose votes (it has not both "
+            "appendonly yes and appendfsync always): a second holder could get a lock",
+            "Set both, or leave restart_delay at its default.",
+        )
+    ]
 
 
 def _info(section: bytes, wanted: str) -> Step[str | None]:

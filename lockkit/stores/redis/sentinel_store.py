@@ -9,7 +9,7 @@ import redis
 from lockkit.engine.effects import Step
 from lockkit.model.settings import AliasSettings
 from lockkit.model.types import Finding
-from lockkit.stores.redis.health import eviction, isolation, role
+from lockkit.stores.redis.health import of_master
 from lockkit.stores.redis.plain import PlainStore
 from lockkit.stores.redis.sentinel import Resolver, master_maker
 from lockkit.stores.redis.settings import Maker
@@ -30,9 +30,7 @@ class OfSentinels(ScriptSteps):
         return master_maker(found, pool, AsyncResolver)
 
     def health(self) -> Step[list[Finding]]:
-        found = yield from eviction()
-        found += yield from isolation()
-        return found + (yield from role())
+        return of_master()
 
 
 class SentinelStore(OfSentinels, RedisStore):

@@ -12,7 +12,7 @@ from lockkit.model.errors import LockError, OutcomeUnknown
 from lockkit.model.settings import AliasSettings
 from lockkit.model.types import Busy, Finding, Gone, Grant, Release, Renewal, Request
 from lockkit.stores.contract import Buried, Store
-from lockkit.stores.redis.health import eviction, server
+from lockkit.stores.redis.health import eviction, forgetting, server
 from lockkit.stores.redis.protocol import pack
 from lockkit.stores.redis.scripts import look
 from lockkit.stores.redlock.node import FOR_GOOD, NodeRequests
@@ -143,7 +143,15 @@ class RedlockStore(Buried, Store):
         yield from self._look(lambda: look(pack(b"PING")))
 
     def health(self) -> Step[list[Finding]]:
-        return [*_dangers((yield from self._look(_state)), self._nodes.servers)]
+        return [*_dangers((yield from self._look(self._state)), self._nodes.servers)]
+
+    def _state(self) -> Step[State]:
+        """The state of one node."""
+        itself = yield from server()
+        found = yield from eviction()
+        if not self._nodes.restart_delay:
+            found += yield from forgetting()
+        return itself, found
 
     def database(self) -> str:
         return f"{self._nodes.database} of {len(self._nodes.servers)} nodes"
@@ -178,12 +186,6 @@ def _columns(answers: Answers[list[int]], requests: Sequence[Request]) -> Iterat
     """What the nodes say about each request."""
     for number in range(len(requests)):
         yield [a[number] if isinstance(a, list) else a for a in answers]
-
-
-def _state() -> Step[State]:
-    """The state of one node."""
-    itself = yield from server()
-    return itself, (yield from eviction())
 
 
 def _dangers(answers: Answers[State], servers: Sequence[str]) -> Iterator[Finding]:
