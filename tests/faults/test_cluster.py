@@ -388,6 +388,22 @@ def test_a_server_that_has_left_the_cluster_is_passed_over(group: ClusterGroup, 
         client.close()
 
 
+def test_a_server_that_has_left_the_cluster_keeps_no_connection(group: ClusterGroup) -> None:
+    with ClusterServer(None) as gone:
+        client = lockkit.connect(group.url.replace("://", f"://{gone.address},"))
+        for name in one_of_each_bucket():
+            assert client.lock(name).acquire().release()
+        with gone.client() as admin:
+            eventually(lambda: len(admin.client_list()) == 1)
+        client.close()
+
+
+def test_clients_do_not_all_begin_at_one_server() -> None:
+    """Each subscribes there."""
+    clients = [lockkit.connect("redis+cluster://h1,h2,h3") for _ in range(40)]
+    assert len({client.store._connections.fresh.server() for client in clients}) == 3
+
+
 @pytest.mark.parametrize("api", ["sync", "async"])
 def test_a_subscription_at_a_server_that_leaves_the_cluster_is_made_elsewhere(
     group: ClusterGroup, other: lockkit.LockClient, api: Api

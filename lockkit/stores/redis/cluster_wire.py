@@ -4,6 +4,8 @@ A message that is published at one server also reaches those who listen at anoth
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
@@ -13,6 +15,7 @@ from lockkit.runtime.run import run
 from lockkit.runtime.wires import CallWire
 from lockkit.stores.redis.connections import OwnConnections, exchange
 from lockkit.stores.redis.hosts import Node
+from lockkit.stores.redis.layout import SLOTS
 from lockkit.stores.redis.settings import Connection, Maker
 from lockkit.stores.redis.slots import Slots
 from lockkit.stores.redis.subscription import Inbox
@@ -20,12 +23,13 @@ from lockkit.stores.redis.wire import RedisWire
 
 
 class Rotation:
-    """Makes connections to one server after the other, for requests that any can answer."""
+    """Makes connections to one server after the other, for requests that any can answer. It begins
+    anywhere, or one server would have the subscriptions of all clients."""
 
     def __init__(self, slots: Slots, make: Maker) -> None:
         self.slots = slots
         self.make = make
-        self._turn = count()
+        self._turn = count(secrets.randbelow(SLOTS))
 
     def __call__(self) -> Connection:
         return self.maker()()
@@ -41,8 +45,11 @@ class ManyConnections(CallWire):
     def __init__(self, slots: Slots, make: Maker) -> None:
         self.rotation = Rotation(slots, make)
         self._of: dict[Node, OwnConnections] = {}
+        self._known: Sequence[Node] = ()
 
     def at(self, node: Node) -> OwnConnections:
+        if self._known is not self.rotation.slots.nodes:
+            self._leave_others()
         found = self._of.get(node)
         if found is None:
             found = self._of.setdefault(node, OwnConnections(self.rotation.make.at(*node)))
@@ -55,6 +62,13 @@ class ManyConnections(CallWire):
     def exchange(self, effect: Exchange) -> Any:
         payload, node = effect
         return exchange(self.at(node), payload)  # type: ignore[arg-type]
+
+    def _leave_others(self) -> None:
+        """Close the connections to servers that are no longer in the cluster."""
+        self._known = self.rotation.slots.nodes
+        for node in list(self._of):
+            if node not in self._known and (left := self._of.pop(node, None)) is not None:
+                left.close()
 
     def close(self) -> None:
         for connections in list(self._of.values()):
