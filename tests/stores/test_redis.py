@@ -36,6 +36,19 @@ USES = ["lock", "semaphore:1"]
 """One script each, and what they have in common."""
 
 
+def test_other_prefixes_cost_one_request_and_what_they_have_used(redis_server: RedisServer) -> None:
+    """Each has 64 buckets, of which most are empty."""
+    redis_server.flush()
+    with lockkit.connect(redis_server.url, key_prefix="other") as other:
+        other.lock("stock:42").acquire().release()
+    with connect(redis_server.url) as client, redis_server.client() as admin:
+        admin.config_resetstat()
+        assert client.perform(client.store.prefixes()) == {"other": False}
+        assert admin.info("commandstats")["cmdstat_hscan"]["calls"] == 1
+        admin.set("{other:63}:b", "of another type")
+        assert client.perform(client.store.prefixes()) == {"other": True}
+
+
 EVERY_CHANNEL = "acl-pubsub-default allchannels"
 """Of each new user, as Redis 6.2 has it: a user can only be given fewer."""
 

@@ -11,7 +11,7 @@ from lockkit.model.errors import DamagedRecord, LayoutMismatch, LockError
 from lockkit.model.types import LockInfo, Page
 from lockkit.stores.redis.failures import refused
 from lockkit.stores.redis.layout import bucket_of, encoded
-from lockkit.stores.redis.protocol import ALL_BUCKETS, Protocol
+from lockkit.stores.redis.protocol import ALL_BUCKETS, Protocol, pack
 from lockkit.stores.redis.replies import (
     count_details,
     damaged_bucket,
@@ -121,11 +121,24 @@ class RedisListing:
     def has_locks(self) -> Step[bool | None]:
         """None: the server shows none, but refuses to show everything."""
         cursor = Cursor()
-        while cursor.bucket in ALL_BUCKETS:
-            infos, cursor = yield from self.page(None, cursor)
-            if infos:
-                return True
+        for bucket in (yield from self._used()):
+            cursor = cursor._replace(bucket=bucket)
+            while cursor.bucket == bucket:
+                infos, cursor = yield from self.page(None, cursor)
+                if infos:
+                    return True
         return None if cursor.unreadable else False
+
+    def _used(self) -> Step[list[int]]:
+        """The buckets with anything in them."""
+        try:
+            packed = [pack(b"HLEN", self._protocol.keys.bucket(b)) for b in ALL_BUCKETS]
+            lengths = yield from look(packed)
+        except LockError as error:  # one of them is of another type, or its user may not see it
+            if not (refused(error) or isinstance(error, DamagedRecord)):
+                raise
+            return list(ALL_BUCKETS)
+        return [bucket for bucket, length in zip(ALL_BUCKETS, lengths, strict=True) if length]
 
 
 class Cursor(NamedTuple):
