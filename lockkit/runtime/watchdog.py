@@ -25,7 +25,6 @@ from lockkit.runtime.hold import Hold
 from lockkit.runtime.notices import BaseNotices, Notices
 from lockkit.runtime.run import run
 from lockkit.runtime.schedule import DROPPED, RETRY, Schedule
-from lockkit.runtime.wires import CallWire
 
 if TYPE_CHECKING:
     from lockkit.stores.contract import Store
@@ -172,6 +171,8 @@ class Watchdog(Background, BaseWatchdog):
     def work(self) -> float:
         """One pass; returns the seconds until the next."""
         if self._own is None and self._is_apart:
+            from lockkit.runtime.wires import CallWire  # here, as importing it takes long
+
             store = self._again()
             self._own = store.wire()
             if type(self._own) is CallWire and type(store) is type(self._clients):
