@@ -43,6 +43,9 @@ Asking = Generator[Asked, Any, Any]
 
 
 class AskingStore:
+    def server_of(self, _name: str) -> None:
+        """There is one."""
+
     def acquire(self, request: Request) -> Asking:
         return (yield Attempt(request))
 

@@ -38,10 +38,12 @@ class Scene(NamedTuple):
     """When one of them asked the store."""
 
     def wait(self) -> list[Future[bool]]:
-        """They have a connection each then, and will not need another."""
-        first = self.proxy.delay_requests(WAITERS if self.is_blocking else 1, matching=b"EVALSHA")
+        """They have a connection each then, and one is left over: nobody will need another."""
+        most = WAITERS + 1 if self.is_blocking else 1
+        first = self.proxy.delay_requests(most, matching=b"EVALSHA")
+        self.threads.submit(_visit, self.far, f"{NAME}:other")
         waiting = [self.threads.submit(_visit, self.far) for _ in range(WAITERS)]
-        eventually(lambda: self.proxy.connections == (WAITERS if self.is_blocking else 1))
+        eventually(lambda: self.proxy.connections == most)
         first.release()
         queued(self.near, NAME, WAITERS)
         return waiting
@@ -69,7 +71,7 @@ def scene(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator
 
     with (
         FaultProxy("127.0.0.1", redis_server.port, on_request=note) as proxy,
-        ThreadPoolExecutor(WAITERS) as threads,
+        ThreadPoolExecutor(WAITERS + 1) as threads,
         ExitStack() as stack,
     ):
         near = connect("sync", redis_server.url, ttl=30)
@@ -171,8 +173,8 @@ def test_a_client_that_is_closed_while_somebody_waits_closes_its_subscription(
     collected()  # warns of what is open
 
 
-def _visit(client: AnyClient) -> bool:
-    with client.lock(NAME).acquire() as lease:
+def _visit(client: AnyClient, name: str = NAME) -> bool:
+    with client.lock(name).acquire() as lease:
         return not lease.lost
 
 
