@@ -283,8 +283,7 @@ def test_a_teardown_that_raises_keeps_no_lock_of_a_view_that_has_only_read(
     with shop.app_context():
         assert not list(locks["default"].holders())
     [session] = left
-    assert session.in_transaction()
-    session.close()
+    session.close()  # unless that context has found it, by the same id, and has closed it
 
 
 @pytest.mark.parametrize("make_view", [by_lock_view, until_commit, until_commit_of_nothing])
