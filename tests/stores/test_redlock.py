@@ -27,6 +27,7 @@ from lockkit.model.errors import (
 )
 from lockkit.model.types import Grant, Release
 from lockkit.stores.redlock import wire
+from lockkit.stores.redlock.line import Line, Lines
 from lockkit.stores.redlock.node import NodeRequests
 from lockkit.stores.redlock.votes import together
 from lockkit.testing.blocking import AnyClient, AnyLease, Api, BlockingClient, connect
@@ -538,6 +539,25 @@ def test_a_closed_client_has_no_connections(nodes: Nodes, client: AnyClient) -> 
     for _ in range(2):
         client.lock("a").acquire().release()
         client.close()
+        eventually(lambda: not any(clients(node) for node in nodes))
+        assert works(client)
+
+
+def test_a_connection_that_is_in_use_at_a_close_is_closed_afterwards(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another thread, say: one that tells nodes to forget a vote."""
+    give = Lines.give
+
+    def late(lines: Lines, line: Line) -> None:
+        monkeypatch.undo()
+        client.close()
+        give(lines, line)
+
+    with lockkit.connect(nodes.url()) as client:
+        lease = client.lock("a").acquire()
+        monkeypatch.setattr(Lines, "give", late)
+        assert lease.release()
         eventually(lambda: not any(clients(node) for node in nodes))
         assert works(client)
 

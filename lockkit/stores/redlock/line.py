@@ -47,8 +47,9 @@ class Line:
     Its methods raise OSError when it has broken, or ValueError when no Redis is at the other end.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, era: int) -> None:
         self._connection = connection
+        self.era = era  #: how often the connections to its node had been closed before
         self._socket = connection._sock
         self._socket.setblocking(False)
         self._patience: float = connection.socket_timeout
@@ -213,6 +214,8 @@ class Lines:
 
     def give(self, line: Line) -> None:
         self._idle.append(line)
+        if line.era != self._closed:  # meanwhile, while this one was in use or being made
+            self._close_idle()
 
     def discard(self, line: Line) -> None:
         """Close a connection that broke; and the idle ones, which have probably broken as well."""
@@ -264,11 +267,9 @@ class Lines:
         connection = self._make()
         try:
             connect(connection)
-            line = Line(connection)
+            line = Line(connection, closed)
         except BaseException:
             connection.disconnect()
             raise
         self._made = now()
         self.give(line)
-        if closed != self._closed:
-            self._close_idle()
