@@ -40,9 +40,16 @@ TTL = 4.0
 
 
 @pytest.fixture(scope="module")
-def group() -> Iterator[ClusterGroup]:
+def servers_of_all() -> Iterator[ClusterGroup]:
     with ClusterGroup() as group:
         yield group
+
+
+@pytest.fixture
+def group(servers_of_all: ClusterGroup) -> ClusterGroup:
+    """Empty: a lease may be left that another test could not release."""
+    servers_of_all.flush()
+    return servers_of_all
 
 
 @pytest.fixture(params=["sync", "async"])

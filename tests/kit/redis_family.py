@@ -322,6 +322,10 @@ class ClusterGroup:
             and sum(replicates_of(node) for node in self.nodes) == 3
         )
 
+    def flush(self) -> None:
+        for master in self.masters:
+            master.flush()
+
     def restart(self, *, kill: bool = False) -> None:
         for master in self.masters:
             master.restart(kill=kill)

@@ -555,7 +555,7 @@ def test_a_connection_that_is_in_use_at_a_close_is_closed_afterwards(
         give(lines, line)
 
     with lockkit.connect(nodes.url()) as client:
-        lease = client.lock("a").acquire()
+        lease = nodes.warm(client).lock("a").acquire()
         monkeypatch.setattr(Lines, "give", late)
         assert lease.release()
         eventually(lambda: not any(clients(node) for node in nodes))
