@@ -25,8 +25,8 @@ def make_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
     monkeypatch.delenv("LOCKKIT_URL", raising=False)
     apps: list[Flask] = []
 
-    def make(**config: object) -> Flask:
-        app = Flask(f"app{len(apps)}", instance_path=str(tmp_path / "instance"))
+    def make(kind: type[Flask] = Flask, **config: object) -> Flask:
+        app = kind(f"app{len(apps)}", instance_path=str(tmp_path / "instance"))
         app.config.update({"LOCKKIT_URL": "memory://", "SECRET_KEY": "s", **config})
         LockKit(app)
         apps.append(app)

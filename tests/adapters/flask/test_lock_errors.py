@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from contextvars import copy_context
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from flask import Blueprint, Flask
@@ -57,6 +57,30 @@ def test_a_busy_lock_by_hand_is_423(app: Flask) -> None:
     assert (response.status_code, response.headers["Retry-After"]) == (423, "1")
     assert response.get_json(force=True)["code"] == "lock-busy"
     assert app.test_client().get("/by-hand").text == "got it"
+
+
+class Later(Flask):
+    """As the main branch of Flask hands the context to these methods."""
+
+    def handle_user_exception(self, _: Any, error: Any) -> Any:  # type: ignore[override]
+        return super().handle_user_exception(error)
+
+    def handle_http_exception(self, *args: Any) -> Any:
+        return super().handle_http_exception(args[-1])
+
+    def full_dispatch_request(self) -> Any:
+        try:
+            answer: Any = self.dispatch_request()
+        except Exception as error:  # noqa: BLE001  as Flask does
+            answer = self.handle_user_exception(None, error)
+        return self.finalize_request(answer)
+
+
+def test_a_flask_that_hands_its_context_over(make_app: MakeApp) -> None:
+    app = add_views(make_app(Later))
+    with app.app_context(), locks["default"].lock(NAME):
+        assert app.test_client().get("/by-hand").status_code == 423
+        assert app.test_client().get("/nowhere").status_code == 404
 
 
 def test_the_busy_status_is_that_of_views(make_app: MakeApp) -> None:
