@@ -15,24 +15,26 @@ from django.utils.translation import override
 
 from lockkit.model.errors import BackendError, ConfigurationError
 from lockkit.model.types import Finding
-from lockkit.orders import Orders, read_order_settings
 from lockkit.orders.redis_records import dangers
-from lockkit.orders.settings import HOOKS, SOURCE
+from lockkit.orders.settings import HOOKS, SOURCE, UNSAFE_METHODS
 from lockkit.stores.registry import load_store
 from lockkit.web.route_checks import Url, module_behind, path_findings, unknown_finding
 from lockkit_django import conf
 from lockkit_django.leases.client import locks
-from lockkit_django.operate.checks import METHODS, message, message_of, name_of
+from lockkit_django.operate.checks import message, message_of, name_of
 from lockkit_django.orders.authorize import unknown_check
 from lockkit_django.orders.request import in_signed_cookies
-from lockkit_django.orders.visit import options_of
+from lockkit_django.orders.table import OrderTable, written_in
+from lockkit_django.orders.visit import options_of, order_rules
 from lockkit_django.web.routes import Routed, routes
 from lockkit_django.web.view_functions import API_VIEW, may_take, ninja_operation
 
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
 
-CHANGING = (None, "POST", "PUT", "PATCH", "DELETE")
+    from lockkit.orders import Orders
+
+CHANGING = (None, *UNSAFE_METHODS)
 MIDDLEWARE = "lockkit_django.middleware.IdempotentOrderMiddleware"
 OURS = {MIDDLEWARE, "lockkit_django.orders.middleware.IdempotentOrderMiddleware"}
 BEFORE = {
@@ -50,7 +52,7 @@ def check_orders() -> list[CheckMessage]:
     if getattr(settings, SOURCE, None) is None and not _is_there():
         return found
     try:
-        orders = Orders(read_order_settings(getattr(settings, SOURCE, None)))
+        orders = order_rules()
     except ConfigurationError as error:
         return [message("E101", error, "Correct LOCKKIT_ORDERS in the settings."), *found]
     return [*_names(orders), *found]
@@ -59,8 +61,6 @@ def check_orders() -> list[CheckMessage]:
 def check_records() -> list[CheckMessage]:
     """The checks E110, W103 and W106. They ask the store that the settings name, and not those of
     ``@idempotent(using=…)``."""
-    from lockkit_django.orders.table import OrderTable, written_in
-
     orders = _orders()
     if orders is None or not _reason():
         return []
@@ -101,7 +101,7 @@ def check_replays() -> list[CheckMessage]:
 def _orders() -> Orders | None:
     """The rules of orders. None: there are none, or they are wrong, which E101 reports."""
     with suppress(ConfigurationError):
-        return Orders(read_order_settings(getattr(settings, SOURCE, None)))
+        return order_rules()
     return None
 
 
@@ -233,7 +233,7 @@ def _urls(orders: Orders) -> list[Url]:
 
 def _not_repeated(routed: Routed, rules: Orders) -> Iterator[Finding]:
     paths = routed.paths()
-    for method in METHODS:
+    for method in UNSAFE_METHODS:
         options = options_of(routed.view, method)
         is_order = options.inside or any(rules.covers(method, path) for path in paths)
         if is_order and not options.exempt:

@@ -150,7 +150,7 @@ def _routed(app: Flask, of: Iterable[str]) -> Iterator[tuple[Any, Rule, str, Vie
 
 def _unknown_checks(app: Flask, orders: Orders) -> Iterator[Finding]:
     """Views of orders whose answers are not given again."""
-    for view, rule, method, options in _routed(app, orders.settings.methods):
+    for view, rule, method, options in _routed(app, UNSAFE_METHODS):
         covered = any(orders.covers(method, path) for path in _paths(rule))
         if options.exempt or not (covered or options.inside):
             continue

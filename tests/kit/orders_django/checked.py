@@ -326,7 +326,22 @@ def _harmless() -> dict[str, Callable[..., Any]]:
     return {f"harmless-{name}": each for name, each in found.items()}
 
 
-HARMLESS = {**_harmless(), "harmless-class": csrf_exempt(never_cache(Plain.as_view()))}
+class ChecksGet(View):
+    """GET is never an order."""
+
+    @method_decorator(staff_only)
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return made(request)
+
+
+HARMLESS = {
+    **_harmless(),
+    "harmless-class": csrf_exempt(never_cache(Plain.as_view())),
+    "harmless-check-of-get": idempotent(ChecksGet.as_view()),
+}
 
 
 @method_decorator(never_cache, name="dispatch")

@@ -191,6 +191,14 @@ def test_what_may_check_is_never_passed_by(make_shop: Callable[..., Flask], make
     assert "Put @idempotent below" in told.remedy
 
 
+def test_an_order_that_no_settings_cover_may_have_any_method(
+    make_shop: Callable[..., Flask],
+) -> None:
+    shop = make_shop(LOCKKIT_ORDERS={"PATHS": []}, LOGIN_DISABLED=True)
+    shop.add_url_rule("/buy", view_func=idempotent(permission_required(buy)), methods=["PUT"])
+    assert "replay-unknown" in {found.code for found in findings(shop)}
+
+
 class Made(MethodView):
     init_every_request = False
 
