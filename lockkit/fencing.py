@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from lockkit.leases.lease import BaseLease
     from lockkit.leases.multi import MultiLease
 
-__all__ = ["COLUMN", "execute", "run", "stale", "token_of"]
-
 COLUMN = "fence"
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")

@@ -14,8 +14,6 @@ from lockkit.runtime import process
 if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLockClient
 
-__all__ = ["PerLoop"]
-
 C = TypeVar("C", bound="AsyncLockClient")
 _Clients = dict[str, tuple[C, AsyncGenerator[None, None]]]
 

@@ -8,9 +8,8 @@ from typing import Any
 from django.contrib import admin
 from django.http import HttpRequest
 
+from lockkit.orders.record import MICROSECONDS
 from lockkit_django.models import OrderRecord
-
-MICROSECONDS = 1_000_000
 
 
 @admin.register(OrderRecord)

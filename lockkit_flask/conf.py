@@ -8,6 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flask import current_app
+
 from lockkit.model.checks import check_callable, check_setting_names
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.settings import URL_VARIABLE, AliasSettings, read_settings
@@ -86,8 +88,6 @@ def default_location(app: Flask) -> str:
 
 
 def has_flask_login() -> bool:
-    from flask import current_app
-
     return hasattr(current_app, "login_manager")
 
 

@@ -54,8 +54,6 @@ from lockkit.runtime.run import run
 from lockkit.stores.redis.aio_pool_wire import AsyncPoolWire
 from lockkit.stores.redis.handed import LentStore
 
-__all__ = ["AsyncLock", "AsyncRedis", "Lock", "Redis"]
-
 LOCK_CLASS = 4
 """The position of ``lock_class`` among the arguments of ``Redis.lock`` after the name."""
 

@@ -140,8 +140,7 @@ def _judged(row: Row, console: Console) -> Iterator[Fact]:
     if info.state is LockState.HELD:
         number, first = info.waiters_alive, duration(info.waiting)
         waiting = f"{number} wait, the first for {first}" if number > 1 else f"1 waits for {first}"
-        nobody = not number
-        yield "break", f"{safe_to_break(info).why}; {'nobody waits' if nobody else waiting}"
+        yield "break", f"{safe_to_break(info).why}; {waiting if number else 'nobody waits'}"
     if info.owner:
         yield "owner", escape(str(info.owner))
         yield "thread", escape(info.owner.thread)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from lockkit.model.errors import BackendError, ConfigurationError, StoreRefused
 from lockkit.operate.caution import DRY_RUN, audit, refusal
@@ -14,30 +14,15 @@ from lockkit.operate.text import escape, printable
 if TYPE_CHECKING:
     from lockkit.model.types import Finding
     from lockkit.operate.stores import Stores
+    from lockkit.orders.table import Table
 
 GRANTS = "SELECT, INSERT, UPDATE and DELETE on it"
-
-
-class RecordTable(Protocol):
-    """The records of orders in one database. Raises BackendError."""
-
-    def prune(self, batch: int) -> Iterator[int]:
-        """Delete expired records, ``batch`` in a transaction; yield their number after each."""
-
-    def unreadable(self) -> Iterator[str]:
-        """The keys of records that cannot be read."""
-
-    def is_unreadable(self, key: str) -> bool:
-        """Whether there is a record with this key that cannot be read."""
-
-    def repair(self, key: str) -> bool:
-        """Delete the record with this key if it cannot be read."""
 
 
 class OrderRecords(NamedTuple):
     """The databases that may have records of orders, and those that the settings name."""
 
-    databases: Mapping[str, RecordTable]
+    databases: Mapping[str, Table]
     usual: Iterable[str]  #: read only if no database is named
 
 
@@ -61,7 +46,7 @@ def ddl(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exit
         sql = client.store.ddl()
         what = "needs no table, or makes it itself" if not sql else "its users need " + GRANTS
         where = printable(client.settings.shown_location)
-        console.write(f"-- alias {escape(alias)} ({where}): {what}\n{sql}{';' * bool(sql)}\n")
+        console.write(f"-- alias {escape(alias)} ({where}): {what}\n{sql + ';' if sql else ''}\n")
     return Exit.OK
 
 
@@ -87,7 +72,7 @@ def prune(records: OrderRecords, arguments: argparse.Namespace, console: Console
 
 
 def _repair(
-    name: str, table: RecordTable, arguments: argparse.Namespace, console: Console
+    name: str, table: Table, arguments: argparse.Namespace, console: Console
 ) -> Exit | None:
     """Delete the record of one order in one database. None: it has none that cannot be read."""
     order, key = arguments.unreadable, arguments.unreadable.removeprefix("order:")
@@ -107,7 +92,7 @@ def _repair(
     return Exit.OK
 
 
-def _repaired(name: str, table: RecordTable, order: str, reason: str | None) -> bool:
+def _repaired(name: str, table: Table, order: str, reason: str | None) -> bool:
     """Delete it, and log who did and the outcome."""
     facts = {"database": name, "name": order, "reason": reason or "-"}
     try:
@@ -125,7 +110,7 @@ def _failed(name: str, error: Exception, console: Console) -> Exit:
     return Exit.STORE_DOWN if down else Exit.ERROR
 
 
-def _prune(name: str, table: RecordTable, batch: int, console: Console) -> Exit:
+def _prune(name: str, table: Table, batch: int, console: Console) -> Exit:
     """Prune one database, and say how many records were deleted, even if it fails. A failure
     decides the exit status; without one, a record that cannot be read decides it."""
     deleted, ending = 0, Exit.OK

@@ -8,8 +8,6 @@ import socket
 import struct
 import threading
 
-__all__ = ["Fault", "Link", "connect", "reset"]
-
 NO_ADDRESS = struct.pack("H14x", socket.AF_UNSPEC)
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER of zero seconds: close() sends RST
 

@@ -18,8 +18,6 @@ from typing import Any, NamedTuple, NoReturn, TextIO
 from lockkit.testing import worker
 from lockkit.testing.targets import Target
 
-__all__ = ["Forked", "Nursery"]
-
 COMMAND = [sys.executable, "-m", "lockkit.testing._nursery"]
 PID_BYTES = 4
 SETTINGS_BYTES = 1 << 16

@@ -8,8 +8,6 @@ import os
 import random
 import socket
 
-__all__ = ["HOST", "free_port"]
-
 HOST = "127.0.0.1"
 # Below the ports that the kernel gives to outgoing connections, so none of those can take a port
 # while its server restarts.

@@ -6,8 +6,6 @@ import subprocess
 from pathlib import Path
 from signal import Signals
 
-__all__ = ["Reaper"]
-
 # Waits on a pipe. "done": nothing to do any more. End of file: whoever held the other end is gone.
 SCRIPT = """
 read -r _ && exit 0

@@ -22,8 +22,6 @@ from lockkit.testing.blocking import Api
 from lockkit.testing.checkers import Interval
 from lockkit.testing.targets import Target
 
-__all__ = ["Agent", "AgentFailed", "Crew"]
-
 ANSWER_SECONDS = 30.0
 
 

@@ -18,17 +18,6 @@ from typing import NamedTuple, Protocol, Self
 from lockkit.model.clock import now
 from lockkit.model.errors import UnsupportedCapability
 
-__all__ = [
-    "Belief",
-    "CheckedLease",
-    "Counter",
-    "Crowd",
-    "FencedRegister",
-    "History",
-    "Interval",
-    "Overlap",
-]
-
 
 class Interval(NamedTuple):
     """From ``start`` to ``end`` somebody relied on holding ``name``.

@@ -10,8 +10,6 @@ from lockkit.model.errors import BackendUnavailable, OutcomeUnknown
 from lockkit.stores.contract import Store
 from lockkit.stores.wires import AsyncWire, Wire
 
-__all__ = ["Failing", "FaultyExchange", "give_faulty_wires"]
-
 
 class Failing(Enum):
     """How an exchange fails."""

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
     _Client = LockClient | AsyncLockClient
 
-__all__ = ["HeldLock", "HoldLock", "hold_lock", "lockkit_memory"]
-
 URL_VARIABLE = "LOCKKIT_URL"
 HELD_SECONDS = 600.0
 """Seconds a name stays held if the test is killed before it can release it."""

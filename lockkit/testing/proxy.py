@@ -21,7 +21,7 @@ from typing import Self
 
 from lockkit.testing._link import Fault, Link, connect, reset
 
-__all__ = ["Fault", "FaultProxy"]
+__all__ = ["Fault"]
 
 HOST = "127.0.0.1"
 CHUNK = 65536
@@ -49,10 +49,10 @@ class FaultProxy:
         self.port = 0
         self.latency = 0.0
         """Seconds by which every request and every reply is delayed."""
-        self.requests = self.replies = self.bytes_sent = self.bytes_received = 0
+        self.requests = 0
         self.connections = 0
         """The number of connections that were accepted so far."""
-        self._hooks = (on_request, on_reply)
+        self._on_request, self._on_reply = on_request or _ignore, on_reply or _ignore
         self._lock = threading.Lock()
         self._links: set[Link] = set()
         self._drops: list[Fault] = []
@@ -134,10 +134,6 @@ class FaultProxy:
         """Hold the next n matching requests until release(), even when the client has gone."""
         return self._order(self._delays, n, matching)
 
-    def reset_counts(self) -> None:
-        with self._lock:
-            self.requests = self.replies = self.bytes_sent = self.bytes_received = 0
-
     def _order(
         self, orders: list[Fault], n: int, matching: bytes, *, then_any: bool = False
     ) -> Fault:
@@ -179,7 +175,9 @@ class FaultProxy:
     def _carry_requests(self, link: Link) -> None:
         with contextlib.suppress(OSError):
             while data := link.client.recv(CHUNK):
-                self._count(data, sent=True)
+                with self._lock:  # before forwarding: once a client has its reply, it is counted
+                    self.requests += 1
+                self._on_request(data)
                 link.request = data
                 if self._swallows(link):
                     continue
@@ -193,7 +191,7 @@ class FaultProxy:
     def _carry_replies(self, link: Link) -> None:
         with contextlib.suppress(OSError):
             while data := link.store.recv(CHUNK):
-                self._count(data, sent=False)
+                self._on_reply(data)
                 if self._swallows(link):
                     continue
                 dropped = link.answered()
@@ -202,19 +200,6 @@ class FaultProxy:
                 self._pause()
                 link.client.sendall(data)
         self._forget(link.client, link)
-
-    def _count(self, data: bytes, *, sent: bool) -> None:
-        """Called before forwarding: once a client has its reply, its request is counted."""
-        with self._lock:
-            if sent:
-                self.requests += 1
-                self.bytes_sent += len(data)
-            else:
-                self.replies += 1
-                self.bytes_received += len(data)
-        hook = self._hooks[0 if sent else 1]
-        if hook is not None:
-            hook(data)
 
     def _swallows(self, link: Link) -> bool:
         with self._lock:
@@ -263,3 +248,6 @@ def _thread(work: Callable[..., None], *subjects: object) -> threading.Thread:
     thread = threading.Thread(target=work, args=subjects, daemon=True, name="fault-proxy")
     thread.start()
     return thread
+
+
+def _ignore(_: bytes) -> None: ...

@@ -18,18 +18,6 @@ from lockkit.testing.servers import (
     ZooKeeperServer,
 )
 
-__all__ = [
-    "MariaDBTarget",
-    "PostgresTarget",
-    "Proxied",
-    "RedisTarget",
-    "ScriptedTarget",
-    "ServerTarget",
-    "TableTarget",
-    "Target",
-    "ZooKeeperTarget",
-]
-
 
 class Proxied(NamedTuple):
     """A way to the store through a proxy that can fail."""

@@ -27,8 +27,6 @@ from lockkit.stores.registry import load_store
 from lockkit.testing.blocking import AnyClient, AnyLease, Api, connect, used_as
 from lockkit.testing.checkers import Belief, Counter, FencedRegister, Interval, fence_of
 
-__all__ = ["prepare", "serve"]
-
 CHILD_SECONDS = 20
 """A forked child that hangs is ended after this time; its parent sees that it wrote nothing."""
 

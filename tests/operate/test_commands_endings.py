@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from command_line import dead_port, hold, locks, start
@@ -83,7 +83,7 @@ class Unread(io.StringIO):
 
 def prune(out: io.StringIO, *tables: Records, argv: Sequence[str] = ()) -> tuple[int, str]:
     err = io.StringIO()
-    named = {f"db{number}": table for number, table in enumerate(tables)}
+    named: Any = {f"db{number}": table for number, table in enumerate(tables)}
     found = OrderRecords(named, tuple(named))
     status = run(["prune", *argv], {}, stdout=out, stderr=err, records=lambda: found)
     return status, err.getvalue()

@@ -209,10 +209,10 @@ def test_mariadb_databases_come_and_go(mariadb_server: MariaDBServer) -> None:
 class TestProxy:
     def test_forwards_and_counts(self, through: tuple[FaultProxy, redis.Redis]) -> None:
         faulty, client = through
-        faulty.reset_counts()
+        before = faulty.requests
         client.set("x", "1")
         client.get("x")
-        assert (faulty.requests, faulty.replies) == (2, 2)
+        assert faulty.requests - before == 2
         assert faulty.connections == 1
 
     def test_dropped_reply_was_applied(

@@ -15,8 +15,6 @@ from lockkit.testing.conformance.base import Connect, held, nothing_left
 from lockkit.testing.conformance.choice import Without, needs
 from lockkit.testing.conformance.steps import claim, granted
 
-__all__ = ["AbsentTests"]
-
 
 class AbsentTests:
     brief: ClassVar[float]

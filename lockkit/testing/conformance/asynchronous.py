@@ -24,8 +24,6 @@ from lockkit.testing.conformance.base import (
 )
 from lockkit.testing.targets import ServerTarget, Target
 
-__all__ = ["AsyncTests"]
-
 WAITERS = 50
 SEED = 20_001
 

@@ -23,33 +23,7 @@ from lockkit.testing.conformance.choice import PROCESSES, Wanted, Without, needs
 from lockkit.testing.faulty import FaultyExchange, give_faulty_wires
 from lockkit.testing.targets import Target
 
-__all__ = [
-    "INJECTIONS",
-    "LONGEST",
-    "PATIENT",
-    "PROCESSES",
-    "PROMPT",
-    "QUICK",
-    "ROOMY",
-    "SLACK",
-    "SOON",
-    "TRIES",
-    "TTL",
-    "Agents",
-    "Connect",
-    "Spawn",
-    "Suite",
-    "at_least_once",
-    "each_time",
-    "eventually",
-    "held",
-    "lasts",
-    "needs",
-    "nothing_left",
-    "queued",
-    "waiters",
-    "waits",
-]
+__all__ = ["PROCESSES", "needs"]
 
 TTL = 0.5
 """Seconds: the TTL of leases that should expire during the test."""

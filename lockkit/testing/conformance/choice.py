@@ -8,8 +8,6 @@ from typing import Any, NamedTuple, TypeVar
 from lockkit.stores import contract
 from lockkit.testing.targets import Target
 
-__all__ = ["PROCESSES", "Wanted", "Without", "needs", "replaced_in", "test_of", "wanted_by"]
-
 Test = TypeVar("Test", bound=Callable[..., Any])
 
 

@@ -33,8 +33,6 @@ from lockkit.testing.conformance.base import (
 )
 from lockkit.testing.conformance.queueing import take
 
-__all__ = ["DeathTests"]
-
 
 @needs(PROCESSES)
 class DeathTests:

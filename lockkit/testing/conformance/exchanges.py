@@ -24,8 +24,6 @@ from lockkit.testing.conformance.base import (
 )
 from lockkit.testing.faulty import Failing, FaultyExchange
 
-__all__ = ["ExchangeTests"]
-
 R = TypeVar("R")
 
 MOST = 4

@@ -16,8 +16,6 @@ from lockkit.testing.blocking import AnyClient, Api
 from lockkit.testing.checkers import Counter, History, Interval
 from lockkit.testing.conformance.base import PROCESSES, Agents, Connect, Spawn, needs
 
-__all__ = ["ExclusionTests"]
-
 WORKERS = 8
 UNFAIR_CYCLES = 50
 LONGEST = 4 * ANSWER_SECONDS

@@ -29,8 +29,6 @@ from lockkit.testing.conformance.base import (
     nothing_left,
 )
 
-__all__ = ["RENEWED", "LeaseTests", "is_later", "is_renewed"]
-
 RENEWED = 3.0
 """Seconds: the TTL of leases whose renewal a test waits for. It is so long that a renewal after a
 third of it comes in time despite short stalls."""

@@ -27,8 +27,6 @@ from lockkit.testing.conformance.base import (
 from lockkit.testing.conformance.choice import Without
 from lockkit.testing.conformance.leases import RENEWED
 
-__all__ = ["ListingTests"]
-
 
 @needs(Listed)
 class ListingTests:

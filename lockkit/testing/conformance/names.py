@@ -14,8 +14,6 @@ from lockkit.stores.contract import Listed
 from lockkit.testing.blocking import AnyClient
 from lockkit.testing.conformance.base import held
 
-__all__ = ["NameTests"]
-
 ODD = (
     "a", "A", "a ", " a", "a  ", "é", "e\u0301", "ß", "ss", "İ", "i", "ﬁ", "fi",
     "a*", "a?", "[a]", "a[b-c]", "*", "{a}", "{a}b", "a{", "}", "{}", "%", "%25", "a%3Ab", "a:b",

@@ -28,8 +28,6 @@ from lockkit.testing.conformance.base import (
 )
 from lockkit.testing.targets import Proxied, ServerTarget
 
-__all__ = ["NetworkTests"]
-
 Reach = Callable[[Proxied], AnyClient]
 
 

@@ -26,8 +26,6 @@ from lockkit.testing.conformance.base import (
 from lockkit.testing.conformance.leases import RENEWED, is_later, is_renewed
 from lockkit.testing.targets import Proxied, ScriptedTarget, ServerTarget
 
-__all__ = ["OutageTests"]
-
 
 @needs(ServerTarget)
 class OutageTests:

@@ -28,8 +28,6 @@ from lockkit.testing.conformance.base import (
 )
 from lockkit.testing.conformance.steps import claim, granted
 
-__all__ = ["QueueTests", "take"]
-
 WAITERS = 10
 ORDERS = 3
 HANDOFFS = 12

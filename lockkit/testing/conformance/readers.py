@@ -26,8 +26,6 @@ from lockkit.testing.conformance.base import (
 from lockkit.testing.conformance.exclusion import history_of
 from lockkit.testing.conformance.leases import is_later
 
-__all__ = ["ReaderWriterTests"]
-
 WORKERS = 5
 CYCLES = 40
 

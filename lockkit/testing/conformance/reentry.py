@@ -20,8 +20,6 @@ from lockkit.testing.conformance.base import (
 )
 from lockkit.testing.conformance.exclusion import each_was_alone, history_of
 
-__all__ = ["ReentryTests"]
-
 OWNER = "job-17"
 WORKERS = 4
 CYCLES = 40

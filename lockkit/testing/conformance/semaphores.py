@@ -26,8 +26,6 @@ from lockkit.testing.conformance.base import (
 from lockkit.testing.conformance.exclusion import history_of
 from lockkit.testing.conformance.steps import claim, granted
 
-__all__ = ["SemaphoreTests"]
-
 PERMITS = 3
 WORKERS = 5
 CYCLES = 40

@@ -17,8 +17,6 @@ from lockkit.testing.conformance.base import (
     queued,
 )
 
-__all__ = ["SeveralTests"]
-
 TURNS = 10
 
 

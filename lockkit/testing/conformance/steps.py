@@ -24,8 +24,6 @@ from lockkit.testing.conformance.base import (
 )
 from lockkit.testing.conformance.choice import Without
 
-__all__ = ["StepTests"]
-
 
 class StepTests:
     brief: ClassVar[float]

@@ -44,8 +44,6 @@ from lockkit.testing.conformance.choice import PROCESSES, Without, wanted_by
 from lockkit.testing.faulty import FaultyExchange
 from lockkit.testing.targets import ServerTarget, Target
 
-__all__ = ["TraitTests"]
-
 LIMITS = {Capped, HostLocal, ProcessLocal}
 """These promise less than a store without them, so nothing more is tested."""
 

@@ -24,8 +24,6 @@ from lockkit.testing.conformance.base import (
 from lockkit.testing.conformance.choice import Without
 from lockkit.testing.conformance.steps import claim, granted, polled, queue_of
 
-__all__ = ["WaitingTests"]
-
 HEARD = 0.02
 """Seconds within which a server hears of a claim that waits, on a machine that does not stall."""
 

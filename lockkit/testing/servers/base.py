@@ -20,22 +20,17 @@ from typing import ClassVar, Self
 from lockkit.testing._ports import HOST, free_port
 from lockkit.testing._reaper import Reaper
 
-__all__ = ["HOST", "MissingServer", "Server", "ServerFailed", "as_user", "free_port"]
+__all__ = ["HOST", "free_port"]
 
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 
 
 class MissingServer(RuntimeError):
-    """The server is not installed. Carries the command that installs it as ``remedy``."""
+    """The server is not installed. Its arguments: what is missing, and what installs it."""
 
-    def __init__(self, what: str, remedy: str) -> None:
-        super().__init__(f"{what} is not installed; install it with: {remedy}")
-        self.what = what
-        self.remedy = remedy
-
-    def __reduce__(self) -> tuple[type[MissingServer], tuple[str, str]]:
-        return type(self), (self.what, self.remedy)
+    def __str__(self) -> str:
+        return "{} is not installed; install it with: {}".format(*self.args)
 
 
 class ServerFailed(RuntimeError):

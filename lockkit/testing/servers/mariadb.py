@@ -9,8 +9,6 @@ from typing import ClassVar
 
 from lockkit.testing.servers.base import HOST, MissingServer, Server, as_user, find_program, run
 
-__all__ = ["MariaDBServer"]
-
 SYSTEM_USER = "mysql"
 FAST = (
     "--innodb-flush-log-at-trx-commit=2",  # commits survive a killed server

@@ -19,8 +19,6 @@ from lockkit.testing.servers.base import (
     run,
 )
 
-__all__ = ["PostgresServer"]
-
 USER = "postgres"
 # These are test data: what is committed survives a killed server, but not a crash of the host.
 FAST = (

@@ -13,8 +13,6 @@ from lockkit.testing.servers.base import HOST, MissingServer, Server, find_progr
 if TYPE_CHECKING:
     import redis
 
-__all__ = ["RedisServer", "ValkeyServer"]
-
 ADMIN = "lockkit-admin"
 CERTIFICATE = (
     "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost "

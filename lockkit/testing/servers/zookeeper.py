@@ -18,8 +18,6 @@ from lockkit.testing.servers.base import (
     find_program,
 )
 
-__all__ = ["ZooKeeperServer"]
-
 JARS = ("/usr/share/java/zookeeper.jar", "/usr/share/java/slf4j-simple.jar")
 MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 # A small JVM that starts fast: each runs for a minute, and many of them side by side.
