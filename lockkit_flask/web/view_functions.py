@@ -13,6 +13,7 @@ from flask import current_app, request
 
 from lockkit.leases.decorating import is_written_above
 from lockkit.model.errors import AcquireTimeout, ConfigurationError
+from lockkit.web.route_checks import wrappers
 from lockkit.web.view_lock import MARK
 from lockkit_flask.leases.db_session import behind
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 _ABOVE = "_lockkit_above"
 """Attribute of a function: the function itself, the wrapper around it, and the decorator's name."""
+
+_WELL_PLACED = "_lockkit_well_placed"
+"""Attribute of an app: the endpoints at which no decorator was passed by."""
 
 
 def take_locks(view: object) -> Callable[[], Any] | None:
@@ -60,7 +64,7 @@ def note_place(decorator: str, view: object, wrapper: object, *, depth: int = 2)
     """
     if not is_written_above(view, sys._getframe(depth)):
         return
-    for layer in _layers(view):  # each of them may be registered
+    for layer in wrappers(view):  # each of them may be registered
         if isinstance(layer, FunctionType):
             vars(layer)[_ABOVE] = (layer, wrapper, decorator)
 
@@ -71,8 +75,12 @@ def refuse_misplaced(app: Flask, **_: object) -> None:
 
     A function with another route that has the decorator may have this one without it on purpose.
     """
-    for each in (app.view_functions.get(behind(request).endpoint or ""), *_hooks(app)):
-        layers = _layers(each)
+    endpoint = behind(request).endpoint or ""
+    well_placed: set[str] = vars(app).setdefault(_WELL_PLACED, set())
+    if endpoint in well_placed:  # Flask takes no other view or hook after a request
+        return
+    for each in (app.view_functions.get(endpoint), *_hooks(app)):
+        layers = [*wrappers(each)]
         for layer in layers:
             below, wrapper, decorator = getattr(layer, _ABOVE, (None, None, ""))
             if layer is below and wrapper not in layers and not _is_registered(app, wrapper):
@@ -81,6 +89,7 @@ def refuse_misplaced(app: Flask, **_: object) -> None:
                     f"Flask knows that without it. Put @app.route, or what registers the function, "
                     f"at the top"
                 )
+    well_placed.add(endpoint)
 
 
 def _hooks(app: Flask) -> Iterator[Any]:
@@ -93,13 +102,4 @@ def _hooks(app: Flask) -> Iterator[Any]:
 
 
 def _is_registered(app: Flask, wrapper: object) -> bool:
-    return any(wrapper in _layers(each) for each in (*app.view_functions.values(), *_hooks(app)))
-
-
-def _layers(function: Any) -> list[Any]:
-    """As ``wrappers``, in fewer calls: each request asks."""
-    found = []
-    while function is not None:
-        found.append(function)
-        function = getattr(function, "__wrapped__", None)
-    return found
+    return any(wrapper in wrappers(each) for each in (*app.view_functions.values(), *_hooks(app)))
