@@ -7,7 +7,7 @@ name. Nothing is promised between processes: which of their first waiters asks n
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from lockkit.engine.effects import Park, Signal, Step
 from lockkit.engine.times import alive_for
@@ -95,6 +95,14 @@ class FairQueue(Waited):
         return None
 
     def release(self, request: Request) -> Step[Release]:
+        return self._give_back(request, self._store.release)
+
+    def withdraw(self, request: Request) -> Step[Release]:
+        return self._give_back(request, self._store.withdraw)
+
+    def _give_back(
+        self, request: Request, give: Callable[[Request], Step[Release]]
+    ) -> Step[Release]:
         native.refuse_return(self._mutex)
         waiter = self._leave(request)
         if waiter is not None and not request.unsure:
@@ -102,15 +110,21 @@ class FairQueue(Waited):
                 return Release.ABSENT  # it was only a place in our own queue
             request = request._replace(unsure=True)  # its acquire may still be under way
         try:
-            return (yield from self._store.release(request))
+            return (yield from give(request))
         finally:
             self._wake_first(request.name)
 
     def extend(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
         return self._store.extend(requests)
 
+    def renew(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
+        return self._store.renew(requests)
+
     def ended(self, name: str, fence: int | None) -> Step[LockInfo | None]:
         return self._store.ended(name, fence)
+
+    def server_of(self, name: str) -> Hashable:
+        return self._store.server_of(name)
 
     def _alive(self, name: str) -> list[_Waiter]:
         moment = now()

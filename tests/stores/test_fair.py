@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -31,6 +31,26 @@ def test_the_queue_has_an_end_for_those_who_come_at_once() -> None:
     replies = [result(step) for step in steps]
     assert [reply.ticket for reply in replies] == [1, 0, 0]
     assert [reply.full for reply in replies] == [False, True, True]
+
+
+class Apart(Held):
+    """On several servers, and with ways of its own for the watchdog."""
+
+    def renew(self, requests: Sequence[Request]) -> Iterator[Exchange]:
+        yield Exchange(f"renew {len(requests)}")
+
+    def withdraw(self, request: Request) -> Iterator[Exchange]:
+        yield Exchange(f"withdraw {request.name}")
+
+    def server_of(self, name: str) -> str:
+        return f"that of {name}"
+
+
+def test_the_watchdog_reaches_the_store_through_it() -> None:
+    queue: Any = FairQueue(Apart())  # type: ignore[arg-type]  # all that it is asked for
+    steps = [queue.renew([claim("n")]), queue.withdraw(claim("n"))]
+    assert [next(step).payload for step in steps] == ["renew 1", "withdraw n"]
+    assert queue.server_of("n") == "that of n"
 
 
 def result(step: Iterator[Any]) -> Any:
