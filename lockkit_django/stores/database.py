@@ -123,6 +123,9 @@ class DjangoConnector(Connector):
     def has_anything(self) -> bool:
         return self._current().has_anything()
 
+    def check_place(self) -> None:
+        self._current().check_place()
+
     def described(self) -> str:
         return self._current().described()
 

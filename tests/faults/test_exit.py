@@ -253,6 +253,19 @@ print(lockkit.connect(sys.argv[1]).inspect("kept").fence == lease.fencing_token)
     assert process.stdout == "True\n", process.stderr
 
 
+def test_nor_does_it_remove_the_lock_file_beside_its_parents_database_in_memory() -> None:
+    program = f"""{HOLDING}{IN_C}
+import os
+child = fork_in_c()
+if not child:
+    sys.exit()
+os.waitpid(child, 0)
+print(locks.inspect("kept").fence == lease.fencing_token)
+"""
+    process = run(program, "sqlalchemy+sqlite://")
+    assert process.stdout == "True\n", process.stderr
+
+
 SLOW = """
 from lockkit.runtime import process
 process.EXIT_SECONDS = 0  # as if the first release took so long

@@ -653,11 +653,13 @@ def test_a_database_in_memory_gets_a_temporary_file(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     client = connect("sqlalchemy+sqlite://")
+    client.perform(client.store.check())
     with client.lock("a"):
         assert client.lock("a").try_acquire() is None
         assert list(tmp_path.glob("lockkit-*/locks.sqlite3"))
     client.close()
     assert not list(tmp_path.iterdir())
+    client.perform(client.store.check())
     client.lock("a").acquire().release()  # it may be used again
     for directory in tmp_path.iterdir():  # as systemd does with what nobody used for ten days
         shutil.rmtree(directory)

@@ -59,6 +59,9 @@ class TemporaryConnector(SQLiteConnector):
         self._removal: weakref.finalize[[str, int], TemporaryConnector] | None = None
         self._generation = 0
 
+    def check_place(self) -> None:
+        """Its directory is made together with the file."""
+
     def _make_file(self) -> None:
         is_there = os.path.isdir(os.path.dirname(self._path))  # old files in /tmp may be removed
         if self._generation != process.generation() or not is_there:
@@ -76,5 +79,5 @@ class TemporaryConnector(SQLiteConnector):
 
 def _remove(directory: str, generation: int) -> None:
     """Remove the directory, but not in a forked child: it is the parent's."""
-    if generation == process.generation():
+    if process.is_generation(generation):
         shutil.rmtree(directory, ignore_errors=True)

@@ -304,6 +304,18 @@ def test_a_server_that_is_down(database: dict[str, Any], monkeypatch: pytest.Mon
     client.close()
 
 
+def test_a_file_without_its_directory_is_found_by_a_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = sqlite(tmp_path / "gone" / "shop.sqlite3")
+    monkeypatch.setitem(connections.settings, "apart", complete(database))
+    with (
+        lockkit.connect("django://apart") as client,
+        pytest.raises(lockkit.BackendUnavailable, match="there is no directory"),
+    ):
+        client.perform(client.store.check())
+
+
 def test_a_database_that_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = "django.db.backends.oracle"
     monkeypatch.setattr(database_store, "_vendor", lambda _: "oracle")
