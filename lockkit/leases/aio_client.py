@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -17,11 +17,11 @@ from lockkit.leases.lease import BaseLease
 from lockkit.leases.lock import BaseLock
 from lockkit.model.checks import check_fence, check_timeout
 from lockkit.model.clock import now
-from lockkit.model.errors import ConfigurationError, LockError
+from lockkit.model.errors import BackendUnavailable, ConfigurationError, LockError
 from lockkit.model.names import check_name
 from lockkit.model.options import ClientOptions, KindOptions
 from lockkit.model.types import UNSET, Grant, Granted, Kind, LockInfo, Release, Request, Unset
-from lockkit.runtime import entrants, process
+from lockkit.runtime import background, entrants, process
 from lockkit.runtime.aio_notices import in_context
 from lockkit.runtime.aio_run import arun
 from lockkit.runtime.aio_watchdog import AsyncWatchdog
@@ -87,9 +87,12 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
 
         return AsyncMultiLock(self, self._several(names, kind, options))
 
-    def perform(self, step: Step[R]) -> Coroutine[Any, Any, R]:
+    async def perform(self, step: Step[R]) -> R:
         """Carry out one step of ``self.store``: see ``lockkit.stores.contract``."""
-        return arun(step, self._wire, self._watchdog.withdraw_later)
+        try:
+            return await arun(step, self._wire, self._watchdog.withdraw_later)
+        except background.NoThread as error:  # the step has cleaned up
+            raise BackendUnavailable(str(error)) from error
 
     async def _acquire(
         self,

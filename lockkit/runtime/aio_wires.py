@@ -10,7 +10,7 @@ from typing import Any
 
 from lockkit.engine.effects import Exchange, Listen, Park, Signal
 from lockkit.model.clock import now
-from lockkit.model.errors import BackendUnavailable
+from lockkit.model.errors import BackendUnavailable, OutcomeUnknown
 from lockkit.runtime import native, process
 from lockkit.runtime.wires import THREADS, TURN_SECONDS, Lane
 
@@ -91,8 +91,11 @@ class ThreadWire(AsyncLocalWire):
             self._note(route, turn)  # before the call begins: an interrupt may come just after
             future = self._threads(lane).submit(_make, function, turn)
             self._note(route, future)
-        except BaseException:
-            turn.cancel()  # no effect if the call has begun: then the next on its route waits
+        except BaseException as error:
+            is_not_made = turn.cancel()  # else it has begun: then the next on its route waits
+            if isinstance(error, RuntimeError):
+                kind = BackendUnavailable if is_not_made else OutcomeUnknown
+                raise kind(f"no thread can be started: {error}") from error
             raise
         return await asyncio.wrap_future(future)
 

@@ -8,10 +8,12 @@ import queue
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lockkit import aio, connect
 from lockkit.aio import AsyncLockClient
 from lockkit.engine.effects import Step
 from lockkit.model.errors import BackendUnavailable
@@ -52,6 +54,32 @@ class Slow(MemoryStore):
     def extend(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
         extend = super().extend
         return call(lambda: run(extend(requests), self.wire()), Lane.RENEWING)
+
+
+async def test_without_another_thread_there_is_no_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def is_refused(place: str) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(place, refuse)
+            with pytest.raises(BackendUnavailable, match="no thread can be started"):
+                await client.lock("stock:42").acquire()
+
+    async with aio.connect(f"sqlite:///{tmp_path / 'locks.sqlite3'}") as client:
+        await is_refused("threading.Thread.start")  # of a call
+        async with client.lock("stock:42"):
+            await is_refused("_thread.start_new_thread")  # of those who wait
+        assert await client.inspect("stock:42") is None
+
+
+def test_a_search_of_a_whole_table_holds_up_no_renewal(tmp_path: Path) -> None:
+    with connect(f"sqlite:///{tmp_path / 'locks.sqlite3'}") as client:
+        of_one, of_all = client.store.last_words("stock:42"), client.store.last_words()
+        assert next(of_one).payload[1] is Lane.RENEWING  # a lease that is lost asks why
+        assert next(of_all).payload[1] is Lane.ASKING
 
 
 async def test_slow_claims_hold_up_neither_a_renewal_nor_a_release() -> None:

@@ -53,9 +53,8 @@ class TableListing(Listed):
         yield from call(self.connector.check_place)
 
     def last_words(self, name: str | None = None) -> Step[list[LockInfo]]:
-        return call(
-            lambda: list(words_in(self._rows, self._dialect, self._prefix, name)), Lane.RENEWING
-        )
+        lane = Lane.ASKING if name is None else Lane.RENEWING  # of one name, a lost lease asks
+        return call(lambda: list(words_in(self._rows, self._dialect, self._prefix, name)), lane)
 
     def prefixes(self) -> Step[dict[str, bool]]:
         of: Parameters = {"prefix": self._prefix, "most": PREFIXES_OF}
