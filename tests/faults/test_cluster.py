@@ -395,9 +395,12 @@ def test_a_server_that_has_left_the_cluster_is_passed_over(group: ClusterGroup, 
         client.close()
 
 
-def test_a_server_that_has_left_the_cluster_keeps_no_connection(group: ClusterGroup) -> None:
+@pytest.mark.parametrize("api", ["sync", "async"])
+def test_a_server_that_has_left_the_cluster_keeps_no_connection(
+    group: ClusterGroup, api: Api
+) -> None:
     with ClusterServer(None) as gone:
-        client = lockkit.connect(group.url.replace("://", f"://{gone.address},"))
+        client = connect(api, group.url.replace("://", f"://{gone.address},"))
         for name in one_of_each_bucket():
             assert client.lock(name).acquire().release()
         with gone.client() as admin:

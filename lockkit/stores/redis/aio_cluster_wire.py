@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from lockkit.engine.effects import Exchange
@@ -18,27 +19,41 @@ from lockkit.stores.redis.subscription import Inbox
 
 
 class AsyncNodeWire(AsyncLocalWire):
-    def __init__(self, make: Maker) -> None:
+    def __init__(self, slots: Slots, make: Maker) -> None:
+        self._slots = slots
         self._make = make
         self._wires: dict[Node, AsyncRedisWire] = {}
+        self._known: Sequence[Node] = ()
+        self._leaving = set[asyncio.Task[None]]()
 
     async def exchange(self, effect: Exchange) -> Any:
         payload, node = effect
+        if self._known is not self._slots.nodes:
+            self._leave_others()
         wire = self._wires.get(node)  # type: ignore[call-overload]
         if wire is None:
             wire = AsyncRedisWire(self._make.at(*node), Inbox(b""))  # type: ignore[misc]
             self._wires[node] = wire  # type: ignore[index]
         return await wire.exchange(Exchange(payload))
 
+    def _leave_others(self) -> None:
+        """Close the connections to servers that are no longer in the cluster. Nobody waits for the
+        replies that they still owe."""
+        self._known = self._slots.nodes
+        for node in [node for node in self._wires if node not in self._known]:
+            leaving = asyncio.create_task(self._wires.pop(node).close(), name="lockkit-leave")
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+
     async def close(self) -> None:
-        await asyncio.gather(*(wire.close() for wire in self._wires.values()))
+        await asyncio.gather(*(wire.close() for wire in self._wires.values()), *self._leaving)
 
 
 class AsyncClusterWire(AsyncRedisWire):
     def __init__(self, slots: Slots, make: Maker, inbox: Inbox) -> None:
         super().__init__(Rotation(slots, make), inbox)
         self._slots = slots
-        self._nodes = AsyncNodeWire(make)
+        self._nodes = AsyncNodeWire(slots, make)
 
     async def exchange(self, effect: Exchange) -> Any:
         return await arun(self._slots.exchange(effect), self._nodes)
