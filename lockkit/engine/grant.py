@@ -20,13 +20,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from lockkit.engine.state import GRACE_SECONDS, SECOND, TOMB_SECONDS, Holder, State, Waiter
+from lockkit.engine.state import SECOND, Holder, State, Waiter
 from lockkit.engine.times import alive_for
 from lockkit.model.errors import OTHER_KIND, WRITE_FIRST, KindMismatch, UpgradeRefused
 from lockkit.model.types import Busy, Gone, Grant, Kind, Mode, Release, Renewal, Request
 
 __all__ = [  # the rule, and the data on which it works
-    "GRACE_SECONDS", "SECOND", "TOMB_SECONDS", "Holder", "Outcome", "State", "Waiter",
+    "SECOND", "Holder", "Outcome", "State", "Waiter",
     "acquire", "break_", "extend", "release", "withdraw",
 ]  # fmt: skip
 

@@ -201,7 +201,6 @@ def downgrade(store: Store, hold: Hold, now: Clock = clock.now) -> Step[None]:
     poll = hold.request._replace(mode=Mode.POLL)
     found, _ = yield from _answer(lambda: store.acquire(poll), hold, now, now())
     if not isinstance(found, Grant):
-        hold.lose()
         yield from _ask_how_it_ended(store, hold)
     _refuse_lost(hold, now())
 

@@ -27,7 +27,6 @@ class Words(NamedTuple):
     at: int  #: when the lease ended
     by: str  #: the operator who broke or repaired it; empty: it expired
     kind: Kind
-    permits: int
     holder: Holder
 
 
@@ -41,13 +40,13 @@ def last_words(name: str, state: State) -> list[Words]:
     because a store keeps only the latest words of each name."""
     fallen, state.fallen = state.fallen, []
     return [
-        Words(name, at, by, kind, holder.permits, holder)
+        Words(name, at, by, kind, holder)
         for holder, kind, at, by in sorted(fallen, key=lambda each: bool(each[3]))
     ]
 
 
 def words_of_repair(name: str, now: int, by: str) -> Words:
-    return Words(name, now, by, Kind.MUTEX, 0, Holder("", "", 0, now, now, now, 0, None))
+    return Words(name, now, by, Kind.MUTEX, Holder("", "", 0, now, now, now, 0, None))
 
 
 def words_info(words: Words, now: int) -> LockInfo | None:
@@ -55,7 +54,7 @@ def words_info(words: Words, now: int) -> LockInfo | None:
     if words.at + DAY <= now:
         return None
     if words.holder.fence:
-        info = _info(words.name, words.holder, now, words.kind, words.permits)
+        info = _info(words.name, words.holder, now, words.kind)
     else:  # a repair, so that nothing is known of a holder
         info = LockInfo(words.name, LockState.LOST)
     left = (words.at - now) / SECOND
@@ -83,11 +82,11 @@ def infos_of(name: str, state: State, now: int) -> Iterator[LockInfo]:
     for holder in state.holders:
         if holder.until <= oldest:  # expired long ago: only its last words are shown
             continue
-        info = _info(name, holder, now, state.kind, holder.permits)
+        info = _info(name, holder, now, state.kind)
         yield info._replace(**waiting)
 
 
-def _info(name: str, holder: Holder, now: int, kind: Kind, permits: int) -> LockInfo:
+def _info(name: str, holder: Holder, now: int, kind: Kind) -> LockInfo:
     return LockInfo(
         name=name,
         state=LockState.HELD if holder.until > now else LockState.ABANDONED,
@@ -99,6 +98,6 @@ def _info(name: str, holder: Holder, now: int, kind: Kind, permits: int) -> Lock
         ttl=holder.ttl / SECOND,
         max_hold=None if holder.max_hold is None else holder.max_hold / SECOND,
         kind=kind,
-        permits=permits,
+        permits=holder.permits,
         shared=holder.shared,
     )

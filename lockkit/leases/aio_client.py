@@ -171,9 +171,8 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
 
     async def repair(self, name: str, *, by: str = "") -> bool:
         """As ``LockClient.repair``: delete the record of a name, if it cannot be read."""
-        return await self.perform(
-            self._listed.repair(check_name(name), process.operator(by, repairs=True))
-        )
+        who = process.operator(by, repairs=True)
+        return await self.perform(self._listed.repair(check_name(name), who))
 
     async def close(self) -> None:
         """Close the connections. The client stays usable, and reconnects on demand.
@@ -289,9 +288,9 @@ class AsyncLease(BaseLease, TaskLease):
             self._given_back()
 
     async def _end(self, error: type[BaseException] | None) -> None:
+        self._ends_by(error)
         if self.released:
             return
-        self._ends_by(error)
         was_lost = self._overdue
         try:
             kept: bool | LockError = await self.release()

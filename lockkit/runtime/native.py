@@ -23,11 +23,6 @@ def is_patched() -> bool:
     return monkey is not None and bool(monkey.is_module_patched("threading"))
 
 
-def lock() -> Any:
-    """A real lock. Hold it only for a few instructions, during which no greenlet can switch."""
-    return _original("allocate_lock")()
-
-
 def mutex() -> Any:
     """A real RLock. While a thread has it, the garbage collector or a signal handler may run code
     in the same thread that takes it again."""
@@ -75,7 +70,7 @@ class Wake:
     def __init__(self, make_lock: Callable[[], Any] | None = None) -> None:
         """``make_lock``: ``threading.Lock``, if a greenlet may wait. This is a lock in C, and not
         an Event, because an interrupt can leave the lock of an Event locked."""
-        self._asleep = (make_lock or lock)()
+        self._asleep = (make_lock or _original("allocate_lock"))()
         self._asleep.acquire()
 
     def set(self) -> None:

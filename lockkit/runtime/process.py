@@ -110,7 +110,7 @@ def is_dead(owner: Owner) -> bool:
     is gone if its pid does not exist, or is that of a process that started at another moment.
     Limit: if the pid is now that of another user's process, the answer is False.
     """
-    if not owner.space or not is_here(owner) or os.name != "posix" or owner.pid <= 0:
+    if not owner.space or not is_here(owner) or owner.pid <= 0:
         return False
     try:
         os.kill(owner.pid, 0)
@@ -258,15 +258,14 @@ def _in_child() -> None:
     _process.known_as = os.getpid()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=lambda: _call(_before_fork),
-        after_in_parent=lambda: _call(_in_parent),
-        after_in_child=_in_child,
-    )
-    # Once more: the handler of a signal that came during the fork may interrupt the first call,
-    # and Python does not raise that error.
-    os.register_at_fork(after_in_parent=lambda: _call(_in_parent))
+os.register_at_fork(
+    before=lambda: _call(_before_fork),
+    after_in_parent=lambda: _call(_in_parent),
+    after_in_child=_in_child,
+)
+# Once more: the handler of a signal that came during the fork may interrupt the first call, and
+# Python does not raise that error.
+os.register_at_fork(after_in_parent=lambda: _call(_in_parent))
 
 
 @atexit.register

@@ -158,9 +158,9 @@ class Visit(visit.Visit):
         vars(self.request).pop(OPEN_ORDER, None)
 
     def send(self, signal: str, order: Order) -> None:
-        kept: Signal = getattr(signals, signal)
+        found: Signal = getattr(signals, signal)
         with as_sender(self):
-            kept.send_robust(sender=self.view, request=self.request, order_id=order.order_id)
+            found.send_robust(sender=self.view, request=self.request, order_id=order.order_id)
 
     def recover(self, order: Order) -> OrderResponse | None:
         with as_sender(self):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lockkit.engine import grant
-from lockkit.engine.grant import GRACE_SECONDS, SECOND, TOMB_SECONDS, Outcome, State
-from lockkit.engine.state import MOST_SHARED, MOST_TOMBS
+from lockkit.engine.grant import SECOND, Outcome, State
+from lockkit.engine.state import GRACE_SECONDS, MOST_SHARED, MOST_TOMBS, TOMB_SECONDS
 from lockkit.engine.times import alive_for
 from lockkit.model.errors import KindMismatch, UpgradeRefused
 from lockkit.model.types import Busy, Gone, Grant, Kind, Mode, Release, Request

@@ -1,8 +1,8 @@
 """Connections to one server: taken, used for one exchange, given back.
 
 redis-py makes and authenticates them; the exchange is done on the connection itself, because the
-client's layers above it cost half as much again as the round trip. Nothing is retried here: only
-``engine.waiting`` does so, with the same token.
+client's layers above it cost half as much again as the round trip. Nothing is retried here: the
+steps do so.
 """
 
 from __future__ import annotations

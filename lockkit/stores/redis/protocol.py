@@ -1,4 +1,4 @@
-"""The requests to Redis, as bytes, for both wires. ``replies`` reads the answers.
+"""The requests to Redis, as bytes. ``replies`` reads the answers.
 
 Commands are packed here, in one go, because packing argument by argument costs as much as the
 round trip on a local server.
@@ -113,7 +113,7 @@ class Packed(ABC):
 
 
 class Protocol(Packed):
-    """Requests to bytes and replies to values, for one key prefix."""
+    """Requests to bytes, for one key prefix."""
 
     def __init__(self, prefix: str, publish: str = "publish") -> None:
         """``publish``: the fragment that tells a waiter of its grant."""

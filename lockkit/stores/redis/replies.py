@@ -1,4 +1,4 @@
-"""The replies of Redis as values, for both wires. ``protocol`` has the requests."""
+"""The replies of Redis as values. ``protocol`` has the requests."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from lockkit.stores.redis.line import Line, connected
 from lockkit.stores.redis.settings import Maker
 from lockkit.stores.redlock.line import DOUBT, MOST_OWED, PAUSE, STALE, packed_at_once
 from lockkit.stores.redlock.votes import SILENT
-from lockkit.stores.redlock.wire import checked
+from lockkit.stores.redlock.wire import answer_in
 
 
 class AsyncRedlockWire(AsyncLocalWire):
@@ -185,7 +185,7 @@ class _Round:
             return
         del self._asked[lane]
         try:
-            following = self._gather.react(lane, error or checked(asked.result()))
+            following = self._gather.react(lane, error or answer_in(asked.result()))
             if following is not None:
                 self._start(lane, following)
         except BaseException as failure:  # noqa: BLE001  raised where the round is waited for

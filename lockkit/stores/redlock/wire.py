@@ -135,7 +135,7 @@ class _Round:
             self._poll.unregister(descriptor)
             del self._lines[descriptor]
             self._nodes[lane].give(line)
-            self._heard(lane, checked(reply))
+            self._heard(lane, answer_in(reply))
 
     def _look_at_attempts(self) -> None:
         if self._bell is not None:
@@ -179,7 +179,7 @@ class _Bell:
         self._rope.close()
 
 
-def checked(reply: Any) -> Any:
+def answer_in(reply: Any) -> Any:
     """The reply, or lockkit's error for its first error reply."""
     for each in reply if isinstance(reply, list) else [reply]:
         if isinstance(each, ResponseError):

@@ -45,7 +45,7 @@ def row_of_words(prefix: str, name: str, *, repaired: bool = False) -> str:
 def values_of(prefix: str, words: Words) -> Parameters:
     """The columns of the row with these words. They do not contain the token."""
     holder = words.holder
-    told = (words.name, words.at, words.by, words.kind, words.permits, holder.owner, holder.fence,
+    told = (words.name, words.at, words.by, words.kind, holder.permits, holder.owner, holder.fence,
             holder.granted, holder.renewed, holder.until, holder.ttl, holder.max_hold,
             holder.shared)  # fmt: skip
     return {
@@ -120,7 +120,7 @@ def _words(text: str) -> Words | None:
         if not all(map(is_whole, (at, permits, ttl, max_hold or 0, *times))):
             return None
         holder = Holder("", str(owner), fence, granted, renewed, until, ttl, max_hold or None,
-                        shared=bool(shared))  # fmt: skip
-        return Words(str(name), at, str(by), Kind(kind), permits, holder)
+                        shared=bool(shared), permits=permits)  # fmt: skip
+        return Words(str(name), at, str(by), Kind(kind), holder)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None

@@ -10,12 +10,13 @@ from urllib.parse import unquote
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from lockkit.engine.effects import Step
+from lockkit.engine.last_words import QUEUE_SHOWN
 from lockkit.model.errors import BackendError, BackendUnavailable
 from lockkit.model.types import LockInfo, Page, Release
 from lockkit.stores.contract import Listed
 from lockkit.stores.zookeeper.failures import reason, refused, told
 from lockkit.stores.zookeeper.nodes import in_order
-from lockkit.stores.zookeeper.record import QUEUE_SHOWN, Seen, encoded, info_of, lost_info, seen
+from lockkit.stores.zookeeper.record import Seen, encoded, info_of, lost_info, seen
 from lockkit.stores.zookeeper.requests import (
     Ask,
     ask,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+from lockkit.engine.last_words import QUEUE_SHOWN
 from lockkit.model.types import LockInfo, LockState, Owner, Request, Waiting
-
-QUEUE_SHOWN = 16
 
 MOST = 1e15
 """A greater value, or one that is not a number, is not a time in milliseconds or a duration."""
