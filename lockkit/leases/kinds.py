@@ -127,13 +127,6 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         terms = self._terms(self._usage(kind, options, permits or 0), options)
         return partial(self._class(**own), self, terms)
 
-    def _mutex(self, name: str, label: str) -> L:
-        """``lock(name, label=label)``, but neither is checked."""
-        make = self._makers.get(Kind.MUTEX)
-        if make is None:
-            make = self._makers[Kind.MUTEX] = self._maker("mutex")
-        return make(name, label)
-
     def _made(
         self, usage: Usage, own: Mapping[str, Any], name: str, options: Mapping[str, Any]
     ) -> L:

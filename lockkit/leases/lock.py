@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from lockkit.engine import holding, waiting
@@ -60,6 +60,17 @@ class BaseClient(ABC, Generic[AnyLease]):
     @abstractmethod
     def _lease(self, hold: Hold, entry: Entry | None = None) -> AnyLease:
         """Make a lease of this client's API, blocking or asyncio."""
+
+    @abstractmethod
+    def _maker(self, kind: str) -> Callable[..., Any]:
+        """A function that makes locks from a checked name and a label."""
+
+    def _mutex(self, name: str, label: str) -> Any:
+        """``lock(name, label=label)``, but neither is checked."""
+        make = self._makers.get(Kind.MUTEX)
+        if make is None:
+            make = self._makers[Kind.MUTEX] = self._maker("mutex")
+        return make(name, label)
 
     def retry_after(self, name: str) -> int:
         """Whole seconds (1 to 60) after which to try again, estimated from recent hold times."""

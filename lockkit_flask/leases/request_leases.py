@@ -11,7 +11,7 @@ import functools
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from flask import g, has_request_context, request
-from flask.globals import request_ctx
+from flask import globals as flask_globals
 
 from lockkit.leases.lease import give_back
 from lockkit.model.errors import ConfigurationError
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from lockkit.web.view_lock import AnyLease
 
 _KEY = "_lockkit_held"
+
+_REQUEST_CONTEXT: Any = vars(flask_globals).get("request_ctx", flask_globals.app_ctx)
+"""After Flask 3.1 they are one."""
 
 
 class Held(NamedTuple):
@@ -137,7 +140,7 @@ def _this_request() -> object:
 
 def this_context() -> Any:
     """The context of the request; None if there is none."""
-    return behind(request_ctx) if has_request_context() else None
+    return behind(_REQUEST_CONTEXT) if has_request_context() else None
 
 
 def _context_outlives_request() -> bool:

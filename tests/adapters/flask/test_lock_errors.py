@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from flask import Blueprint, Flask
@@ -59,24 +59,23 @@ def test_a_busy_lock_by_hand_is_423(app: Flask) -> None:
     assert app.test_client().get("/by-hand").text == "got it"
 
 
-class Later(Flask):
-    """As the main branch of Flask hands the context to these methods."""
-
-    def handle_user_exception(self, _: Any, error: Any) -> Any:  # type: ignore[override]
-        return super().handle_user_exception(error)
-
-    def handle_http_exception(self, *args: Any) -> Any:
-        return super().handle_http_exception(args[-1])
-
-    def full_dispatch_request(self) -> Any:
-        try:
-            answer: Any = self.dispatch_request()
-        except Exception as error:  # noqa: BLE001  as Flask does
-            answer = self.handle_user_exception(None, error)
-        return self.finalize_request(answer)
-
-
 def test_a_flask_that_hands_its_context_over(make_app: MakeApp) -> None:
+    """As Flask 3.2 will do with these methods."""
+
+    class Later(Flask):
+        def handle_user_exception(self, *args: Any) -> Any:
+            return super().handle_user_exception(args[-1])
+
+        def handle_http_exception(self, *args: Any) -> Any:
+            return super().handle_http_exception(args[-1])
+
+        def full_dispatch_request(self, *_: Any) -> Any:
+            try:
+                answer: Any = self.dispatch_request()
+            except Exception as error:  # noqa: BLE001  as Flask does
+                answer = cast("Any", self.handle_user_exception)(None, error)
+            return self.finalize_request(answer)
+
     app = add_views(make_app(Later))
     with app.app_context(), locks["default"].lock(NAME):
         assert app.test_client().get("/by-hand").status_code == 423
