@@ -105,7 +105,7 @@ class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
     """An order with STORE "redis". Its claim stays behind, as an orphan, after an exception whose
     answer is not stored, after a cancelled request, and after a killed process."""
 
-    _refused = False  #: one of Django's checks refused the request before the view
+    _refused_by_check = False  #: one of Django's checks refused the request before the view
     _session_key: str | None = None  #: the key of the session before the view
 
     def begin(self) -> None:
@@ -119,7 +119,7 @@ class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
         return super().close(response)
 
     def fail(self, error: BaseException) -> Any:
-        self._refused = is_of_check(error)
+        self._refused_by_check = is_of_check(error)
         return super().fail(error)
 
     @property
@@ -129,7 +129,7 @@ class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
 
     def _is_accident(self, response: HttpResponseBase) -> bool:
         if self.failed:
-            return not self._refused
+            return not self._refused_by_check
         if is_made_by_drf(response):
             return is_of_handler(response)
         return self.error is not None and not is_answer(self.error)

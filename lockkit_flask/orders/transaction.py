@@ -25,7 +25,6 @@ from lockkit.orders.record import refuses
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.orders.open_order import OpenOrder
 from lockkit_flask.orders.table import Savepoints, Sql, typed_errors
-from lockkit_flask.web.refusals import refused
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -47,7 +46,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
     connection: sa.Connection | None = None
     savepoints: Savepoints
     committed = False  #: a session of the app has committed, in this database or in another one
-    _refused = False  #: the view raised a refusal, which rolls nothing back
+    _raised_refusal = False  #: the view raised a refusal, which rolls nothing back
     _sends_away = False  #: the view has sent a guest elsewhere, as to log in, and saved nothing
     _session_before: tuple[dict[str, Any], bool] | None = None
 
@@ -82,8 +81,8 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
         status = 500
         if isinstance(error, HTTPException):
             status = error.response.status_code if error.response else error.code or status
-        self._refused = refuses(status)
-        if self._refused or status < HTTPStatus.BAD_REQUEST:
+        self._raised_refusal = refuses(status)
+        if self._raised_refusal or status < HTTPStatus.BAD_REQUEST:
             return None
         self.failed = True
         self._roll_back()
@@ -114,8 +113,8 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
     def _end(self, response: Response) -> Response:
         try:
             outcome = self._verdict(response)
-            refused = isinstance(outcome, Forget) or self._refused or self._sends_away
-            if isinstance(outcome, (Keep, Forget)) and refused and not self.failed:
+            forgets = isinstance(outcome, Forget) or self._raised_refusal or self._sends_away
+            if isinstance(outcome, (Keep, Forget)) and forgets and not self.failed:
                 return self._commit(None, response)
             if not isinstance(outcome, Keep):
                 self._roll_back()
@@ -200,13 +199,13 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
             self.connection.commit()
             self._session_before = None
         except LeaseLost:
-            return refused(refusals.LEASE_LOST)
+            return self.visit.refuse(refusals.LEASE_LOST)
         except DBAPIError as error:
             refusal = unsaved(error)
             if refusal is None:
                 raise
             note(error)
-            return refused(refusal)
+            return self.visit.refuse(refusal)
         return response
 
 
