@@ -19,7 +19,7 @@ The engine, which ``gate`` asks, makes the decisions::
 Guarantee: an order takes effect exactly once within TTL in the database that holds its record,
 if the record with its unique key is in the same transaction as the effects. The lock only
 keeps duplicates from waiting inside transactions; the key decides. Limit: effects outside
-that database (mail, payments) happen at least once, and at most once at a time.
+that database (mail, payments) happen again if the view fails after them.
 """
 
 from __future__ import annotations

@@ -70,12 +70,13 @@ def in_language(refusal: Refusal) -> Refusal:
 class LockErrors(MiddlewareMixin):
     """Answers for views that take a lock by hand and do not get it, as ``lock_view`` does.
 
-    An ``AcquireTimeout`` or ``LockHeld`` that a view does not catch is answered with 423 and
-    Retry-After, a ``BackendUnavailable`` with 503; without this middleware they are 500. Put it
-    before IdempotentOrderMiddleware. ATOMIC_REQUESTS has rolled back by then. An error after its
-    COMMIT stays 500: in a hook of ``on_commit``, and, unless it answers a GET, when Django renders
-    the response, and after a lock_view inside the view. A ``process_exception`` of a middleware
-    below this one goes first, and so does an EXCEPTION_HANDLER of DRF.
+    Without this middleware they are 500. With it, an ``AcquireTimeout`` that a view does not catch
+    is answered with 423 (or BUSY_STATUS) and Retry-After, a ``TooManyWaiters`` or a
+    ``BackendUnavailable`` with 503. Put it before IdempotentOrderMiddleware. ATOMIC_REQUESTS has
+    rolled back by then. These stay 500, because the work of the view may have been done:
+    OutcomeUnknown, LeaseLost, an error in a hook of ``on_commit``; and, unless the request is a GET
+    or HEAD, an error after a lock_view inside the view, or while Django renders the response. A
+    ``process_exception`` of a later middleware goes first, and so does an EXCEPTION_HANDLER of DRF.
     """
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:

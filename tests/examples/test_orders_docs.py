@@ -18,6 +18,8 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
 
 BEFORE = {
     "settings.py": """
+from pathlib import Path
+BASE_DIR = Path(__file__).parent
 SECRET_KEY = "x" * 60
 ROOT_URLCONF = "urls"
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "db",
@@ -55,6 +57,7 @@ class Order(models.Model):
     "tests.py": """
 from django.contrib.auth.models import Permission, User
 from django.test import TransactionTestCase
+from lockkit import texts
 from shop.models import Order
 from shop.payments import charged
 
@@ -84,6 +87,7 @@ class Page(TransactionTestCase):
         assert self.client.post("/orders").status_code == 400  # it is required
         for path in ("/orders", "/baskets/7/checkout/", "/ninja/orders"):
             self.check_once(path)
+        assert texts.catalogue("fr").text("order-running", {"seconds": 2}).title.startswith("Votre")
         answers = self.twice("/upload", **{"Idempotency-Key": "id-2"})
         assert [answer.headers.get("Idempotent-Replayed") for answer in answers] == [None, None]
 """,
@@ -96,7 +100,8 @@ def test_the_code_runs() -> None:
 
 
 def test_the_blocks_for_django_are_a_project(tmp_path: Path) -> None:
-    files = dict(BEFORE)
+    (french,) = re.findall(r"^```text\n(# fr\.toml\n.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+    files = BEFORE | {"fr.toml": french}
     for block in BLOCKS:
         if block.startswith("# "):
             name = block.partition("\n")[0].removeprefix("# ")
