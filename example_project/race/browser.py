@@ -32,7 +32,7 @@ class Browser:
         fields = _forms(self._get(f"{url}/"))[0] | {"user": user}
         reply = self.post(f"{url}/login", fields)
         if reply.status != 200:
-            raise RuntimeError(f"log-in: {reply.status}")
+            raise RuntimeError(f"login: {reply.status}")
 
     def form(self, url: str, sku: str) -> dict[str, str]:
         """The hidden fields of a product's form: a new order ID with each look at the page."""

@@ -32,7 +32,7 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "lockkit_django.middleware.LockErrors",  # a lock by hand that is busy: 423
-    "lockkit_django.middleware.IdempotentOrderMiddleware",  # last: after CSRF and log-in
+    "lockkit_django.middleware.IdempotentOrderMiddleware",  # last: after CSRF and login
 ]
 
 DATABASES = {

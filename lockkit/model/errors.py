@@ -142,9 +142,9 @@ class TooManySessions(TooManyWaiters):
 
 
 class LeaseLost(LockError):
-    """The lease is not held any more: it expired, or an operator broke it. This is final.
+    """The lease is not held any more: it expired, or an operator released it. This is final.
 
-    The message says why, as far as this process knows: who broke it, for how long the store has
+    The message says why, as far as this process knows: who released it, for how long the store has
     been unreachable, or that MAX_HOLD was reached.
     """
 

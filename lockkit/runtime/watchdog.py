@@ -96,7 +96,7 @@ class BaseWatchdog(ABC):
         for request in withdrawals:
             if now() > until:  # renewals must not queue behind thousands of these
                 break
-            if not (yield from self._withdrawn(request)):  # nor behind the time-outs of these
+            if not (yield from self._withdrawn(request)):  # nor behind the timeouts of these
                 break
 
     def _withdrawn(self, request: Request) -> Step[bool]:

@@ -2,20 +2,8 @@
 
 To write one: subclass Store and the traits that it keeps, and subclass
 ``lockkit.testing.conformance.StoreConformance`` in your tests. docs/writing-a-store.md has a
-complete example. A step does not loop, retry or wait long: ``engine`` does that, for all stores.
-
-The rules, each of which the suite tests for every store:
-
-1. The same token gets the same answer, with the time left of its grant. A grant by message may be
-   for less than the ttl. It gets the whole ttl when its waiter polls. Until it is extended once, it
-   may count as held past its time, as long as nobody else takes the name.
-2. ``left`` of a grant counts from before the step's first exchange. It may be less than the ttl.
-3. BackendUnavailable means that nothing of the whole step was applied. Once one exchange has
-   changed something, or may have, a failure is OutcomeUnknown.
-4. ``release`` of a request that is ``unsure`` undoes an acquire that may still be under way.
-5. A payload is one request, never a helper of the driver that sends several.
-6. Exchanges on one route are applied in the order in which they are sent, even if one is cancelled.
-7. No mutex is held across a ``yield``.
+complete example, and the rules. A step does not loop, retry or wait long: ``engine`` does that, for
+all stores.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``django-redis://alias`` and ``django-cache://alias``: locks in the Redis of a cache, over the
 cache's own pool. Both schemes work with a cache of django-redis and with Django's own.
 
-The pool's size, time-outs and credentials apply: give it time-outs. Errors are raised as
+The pool's size, timeouts and credentials apply: give it timeouts. Errors are raised as
 lockkit's: IGNORE_EXCEPTIONS is for the cache only. Coroutines use the pool through worker threads;
 ``redis://`` needs no threads for them. ``cache.clear()`` empties the whole database, so all locks
 in it are lost.

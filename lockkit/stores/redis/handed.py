@@ -1,4 +1,4 @@
-"""Locks over a client or a pool that somebody else has made: its limits, time-outs and credentials
+"""Locks over a client or a pool that somebody else has made: its limits, timeouts and credentials
 apply, and it is not closed here.
 
 A blocking client lends its connections, one for each exchange; tasks use them in worker threads.

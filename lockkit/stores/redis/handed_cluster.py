@@ -1,6 +1,6 @@
 """Locks in the cluster to which somebody else's ``RedisCluster`` connects.
 
-lockkit takes only how it connects: its servers, credentials, TLS and time-outs. The connections
+lockkit takes only how it connects: its servers, credentials, TLS and timeouts. The connections
 are lockkit's own: a client of a cluster lends none.
 """
 

@@ -35,7 +35,7 @@ def _number(text: str) -> int | str:
 
 
 def confirmed(commands: Sequence[Command], replicas: int, timeout: float) -> Step[list[Any]]:
-    """Run scripts, and have this number of replicas confirm them, in half a request's time-out.
+    """Run scripts, and have this number of replicas confirm them, in half a request's timeout.
 
     Raises OutcomeUnknown if too few did, or if the user may not ask: the scripts have run all the
     same."""

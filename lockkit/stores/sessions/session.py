@@ -83,7 +83,7 @@ class Session:
         self.ttl, self.until = ttl, since + ttl
 
     def is_told(self, ttl: float | None) -> None:
-        """Note the time-out that the server now has for its silence. None: it is not known."""
+        """Note the timeout that the server now has for its silence. None: it is not known."""
         assert self.connection is not None
         self.connection.silence = ttl
 

@@ -1,4 +1,4 @@
-"""Ends a step that a hanging server would hold up for ever: libpq has no socket time-out.
+"""Ends a step that a hanging server would hold up for ever: libpq has no socket timeout.
 
 One thread per process looks after all steps, and sleeps while there are none. It shuts a
 connection's socket down, so that the driver fails as if the server had gone.

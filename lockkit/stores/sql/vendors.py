@@ -128,7 +128,7 @@ class MySQL(Vendor):
 
     name = "mysql"
     missed = frozenset({"1020", "1062", "1205", "1213", "3101"})
-    """The row has changed, duplicate key, lock wait time-out, deadlock, conflict in a cluster"""
+    """The row has changed, duplicate key, lock wait timeout, deadlock, conflict in a cluster"""
 
     missing_table = "1146"
 
