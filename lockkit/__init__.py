@@ -90,8 +90,11 @@ def connect(
     another store. ``client``, in place of a URL: a client or a pool of redis-py, or an engine of
     SQLAlchemy. The locks use its connections.
 
-    The options are the settings of an alias in lower case: key_prefix, ttl, acquire_timeout,
-    max_hold, max_queue, options, backend. Durations are seconds. Raises ConfigurationError.
+    The options are the settings of an alias in lower case, with these defaults: key_prefix
+    "lockkit", ttl 30 (a lease lives so long unrenewed), acquire_timeout 10 (0: do not wait; None:
+    for ever), max_hold 600, max_queue 100, options {}, backend None. Durations are seconds.
+
+    Raises ConfigurationError.
     """
     from lockkit.leases.client import LockClient
     from lockkit.leases.default_store import connection_settings

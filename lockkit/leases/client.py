@@ -124,8 +124,8 @@ class LockClient(_Kinds):
         return self.perform(holding.release(self._queue, hold, made=made))
 
     def holders(self, name: str | None = None) -> Iterator[LockInfo]:
-        """Each lease that is held or abandoned (it expired, and nobody took the name), and each
-        name that only has waiters; of one name, or of all, in no order. Read page by page.
+        """Yield a LockInfo for each lease that is held or abandoned (expired, and not taken since),
+        and for each name that only has waiters, or only those of ``name``. In no order.
 
         Raises UnsupportedCapability if the store cannot list its leases, or a BackendError."""
         return (info for infos in self._pages(name) for info in infos)
@@ -138,19 +138,19 @@ class LockClient(_Kinds):
             yield infos
 
     def inspect(self, name: str) -> LockInfo | None:
-        """What the store knows about one name (of several leases, one of them); None: nothing."""
+        """The LockInfo of one name (of several leases, one of them). None: nothing is known."""
         return next(self.holders(check_name(name)), None)
 
     def last_words(self, name: str | None = None) -> Iterator[LockInfo]:
         """Leases that ended in the last day without a release by their holders: they expired, or an
-        operator broke them. Of one name, or of all. Limits: a store keeps them for at most a
+        operator released them. Of one name, or of all. Limits: a store keeps them for at most a
         thousand names, mostly only the latest of a name; some keep none. For ten minutes after it
         expired, a lease whose name nobody has taken is listed by ``holders``, and not here.
         """
         return iter(self.perform(self._listed.last_words(name and check_name(name))))
 
     def break_(self, name: str, *, fence: int, by: str = "") -> bool:
-        """Release somebody else's lease, if it still has this fencing token; False: it has not.
+        """Release somebody else's lease, and return whether it still had this fencing token.
 
         For operators. This does not stop the holder, which hears of it at its next renewal. ``by``:
         who did it and why, for the holder's LeaseLost and the last words; default: this process.
@@ -159,7 +159,8 @@ class LockClient(_Kinds):
         return self.perform(self._listed.break_(check_name(name), check_fence(fence), who))
 
     def repair(self, name: str, *, by: str = "") -> bool:
-        """Delete the record of a name, if it cannot be read; False: it can be, or there is none.
+        """Delete the record of a name, if it cannot be read; a plain key without a TTL gets the
+        client's ttl. Returns whether it did.
 
         For operators. This does not stop a holder, and others can get the name from now on. ``by``:
         who did it and why, for the last words; default: this process."""
@@ -226,9 +227,8 @@ class Lease(BaseLease, ThreadLease):
 
     It is renewed in the background until it is released, lost, or held for MAX_HOLD seconds.
     Guarantee: while ``check()`` passes, the store has granted the name to nobody else. Limits: it
-    knows of an operator's release only after the next renewal. And a process can be paused right
-    after any check; only a fencing token, compared by the resource that is written to, stops such a
-    writer.
+    knows of an operator's release only after the next renewal. A process may also be paused right
+    after a check: only a fencing token that the resource compares stops such a writer.
 
     ``on_lost`` is called in a thread of the client: at the deadline, even while the store hangs, or
     earlier if the store says that the claim is gone. Limits: it is not called if the lease is

@@ -49,8 +49,9 @@ def locked_with(
         arguments and returns a name. A template makes the same name as in ``lockkit.name``.
         ttl: seconds the lease lives unrenewed. timeout: seconds to wait (0: do not; None: for
         ever). when_held: "raise" LockHeld, AcquireTimeout or TooManyWaiters, or "skip" the call and
-        return None; "skip" waits only if ``timeout`` is given. lease_as: the parameter in which the
-        function gets the lease; callers leave it out.
+        return None; "skip" waits only if ``timeout`` is given, and TooManySessions is raised in
+        either case. lease_as: the parameter in which the function gets the lease; callers leave it
+        out.
 
         With an adapter, transactions belong inside the function. A call inside an open transaction
         raises OpenTransaction, because the transaction would COMMIT after the release. (In Flask: a

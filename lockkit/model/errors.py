@@ -81,8 +81,8 @@ class KindMismatch(ConfigurationError):
 
 
 class OpenTransaction(ConfigurationError):
-    """A lock was requested inside an open transaction, which would commit after the release. Or an
-    asyncio lock was released before the COMMIT of an order that began under it."""
+    """A lock was requested inside an open transaction, which would commit after the release. It is
+    also raised if an asyncio lock is released before the COMMIT of an order that began under it."""
 
 
 class UpgradeRefused(ConfigurationError):

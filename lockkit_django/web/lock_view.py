@@ -1,7 +1,7 @@
 """``@lock_view``: a view that runs while it holds a lock.
 
 Order: name → lock → ``atomic(durable=True)`` for the databases that have ATOMIC_REQUESTS → view →
-render → COMMIT or ROLLBACK → release. Guarantee: whoever gets the lock next sees what this view
+render → COMMIT or ROLLBACK → release. Guarantee: the next holder sees what this view
 committed. Limit: a process that was paused until its lease expired may still commit. If it notices
 the loss before COMMIT is sent, it rolls back. Otherwise only ``request.lease.fencing_token`` helps:
 see ``lockkit.fencing``.
