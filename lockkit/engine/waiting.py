@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 OWN = (
     ": that is this thread or task itself (or one with the same name), so waiting would never end. "
-    "Use the lease it already has (in a view, that of lock_view), or say reentrant=True in both "
-    "places"
+    "Use the lease it already has (in a view, that of lock_view), or make both locks reentrant: "
+    'reentrant=True, and kind="reentrant" of lock_view'
 )
 
 OWN_VIEW = (
@@ -229,6 +229,8 @@ class _Acquire:
         waited = self.now - self.start
         if busy.full:
             raise self._error(TooManyWaiters, "the queue for {name!r} is full", busy, waited)
+        if busy.holder and THIS_VIEW.get() and self._waits_for_its_view(Owner.decode(busy.holder)):
+            raise self._error(LockHeld, "{name!r} is held{by}", busy, waited)
         if self.timeout is None:
             return None
         if busy.sessions and waited >= self.timeout:
@@ -255,12 +257,23 @@ class _Acquire:
     def _own(self, holder: Owner) -> str:
         """What to say if the asker waits for itself: the holder is its own thread or task (or
         another one of the same process that has the same name), or its own view."""
-        asker = Owner.decode(self.request.owner)
-        if self.request.kind is Kind.MUTEX and holder == asker._replace(label=holder.label):
+        if self._asks_itself(holder):
             return OWN
         if self.request.kind not in (Kind.MUTEX, Kind.REENTRANT):
             return ""
+        return OWN_VIEW if self._is_of_its_view(holder) else ""
+
+    def _waits_for_its_view(self, holder: Owner) -> bool:
+        """Whether the thread or task of a view waits for what ``lock_view`` keeps until the view
+        has returned. What the view has started may outlive it, so that may wait."""
+        return self._asks_itself(holder) and self._is_of_its_view(holder)
+
+    def _asks_itself(self, holder: Owner) -> bool:
+        asker = Owner.decode(self.request.owner)
+        return self.request.kind is Kind.MUTEX and holder == asker._replace(label=holder.label)
+
+    def _is_of_its_view(self, holder: Owner) -> bool:
         found = (each() for each in THIS_VIEW.get())
         leases = [lease for lease in found if lease is not None and not lease.released]
         holds = [lease[name]._hold for lease in leases for name in lease.names]
-        return OWN_VIEW * any(holder == Owner.decode(hold.request.owner) for hold in holds)
+        return any(holder == Owner.decode(hold.request.owner) for hold in holds)

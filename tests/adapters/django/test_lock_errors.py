@@ -115,6 +115,18 @@ def again_in_a_loop(request: HttpRequest) -> HttpResponse:
     return async_to_sync(by_hand_async)(request)
 
 
+@lock_view(NAME)
+def waits_for_itself(request: HttpRequest) -> HttpResponse:
+    with locks["default"].lock(NAME, timeout=None, in_atomic="allow"):
+        raise AssertionError
+
+
+@lock_view(NAME)
+async def waits_for_itself_async(request: HttpRequest) -> HttpResponse:
+    async with alocks["default"].lock(NAME, timeout=None):
+        raise AssertionError
+
+
 def by_hand_api(request: Any) -> Any:
     return by_hand(request)
 
@@ -143,6 +155,7 @@ VIEWS = [
     renders,
     render,
     sells_first,
+    *(ENDLESS := [waits_for_itself, waits_for_itself_async]),
     *(AGAIN := [again_reentrant, again_in_its_thread, again_in_a_task, again_in_a_loop]),
 ]
 
@@ -264,6 +277,13 @@ def test_a_view_that_waits_for_itself_is_warned(caplog: pytest.LogCaptureFixture
     assert told.levelname == "WARNING"
     assert f"{NAME!r} is held by " in told.getMessage()
     assert "POST /first: that is this thread or task itself" in told.getMessage()
+
+
+@pytest.mark.parametrize("view", [view.__name__ for view in ENDLESS])
+async def test_a_view_does_not_wait_for_itself(view: str) -> None:
+    """A lock deep in its code wants the name of its own."""
+    response = await AsyncClient().get(f"/{view}")
+    assert (response.status_code, response.json()["code"]) == (423, "lock-busy")
 
 
 @pytest.mark.parametrize("view", [view.__name__ for view in AGAIN])

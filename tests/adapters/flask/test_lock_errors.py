@@ -13,6 +13,7 @@ from flask_babel import Babel
 from werkzeug.exceptions import Locked
 
 import lockkit
+from lockkit.testing.conformance.base import eventually
 from lockkit_flask import LockKit, alocks, lock_view, locks
 
 if TYPE_CHECKING:
@@ -177,6 +178,42 @@ def test_a_view_that_locks_its_own_name_elsewhere_is_warned(
     (told,) = [r for r in caplog.records if " gets " in r.getMessage()]
     assert told.levelname == "WARNING"
     assert "GET /again: that is the lock_view around the code that asks" in told.getMessage()
+
+
+def test_a_view_does_not_wait_for_itself(app: Flask) -> None:
+    """Not even if it would wait for ever: a lock deep in its code wants the name of its own."""
+
+    @app.get("/twice")
+    @lock_view(NAME)
+    def twice() -> str:
+        locks["default"].lock(NAME, timeout=None).acquire()
+        raise AssertionError
+
+    response = app.test_client().get("/twice")
+    assert response.status_code == 423
+    assert response.get_json(force=True)["code"] == "lock-busy"
+
+
+def test_what_a_view_has_started_may_wait_for_its_end(app: Flask) -> None:
+    leases: list[lockkit.Lease] = []
+
+    def work() -> None:
+        with app.app_context():
+            leases.append(locks["default"].lock(NAME, timeout=None).acquire())
+
+    threads: list[threading.Thread] = []
+
+    @app.get("/starts")
+    @lock_view(NAME)
+    def starts() -> str:
+        threads.append(threading.Thread(target=copy_context().run, args=[work]))
+        threads[0].start()
+        eventually(lambda: getattr(locks["default"].inspect(NAME), "waiters", 0))
+        return "done"
+
+    assert app.test_client().get("/starts").text == "done"
+    threads[0].join()
+    assert leases[0].release()
 
 
 def test_what_outlives_its_view_waits_for_others(app: Flask) -> None:
