@@ -119,10 +119,12 @@ class ThreadWire(AsyncLocalWire):
         return self._lanes[lane]
 
     async def close(self) -> None:
-        await self._called(Lane.ENDING, self._close, None)
-        lanes, self._lanes = self._lanes, {}
-        for threads in lanes.values():
-            threads.shutdown(wait=False)
+        try:
+            await self._called(Lane.ENDING, self._close, None)
+        finally:
+            lanes, self._lanes = self._lanes, {}
+            for threads in lanes.values():
+                threads.shutdown(wait=False)
 
 
 def _in_time(function: Callable[[], Any]) -> Callable[[], Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from flask import after_this_request, current_app, render_template, request
 from jinja2 import TemplatesNotFound
@@ -47,7 +47,7 @@ def answer_lock_errors(app: flask.Flask, busy_status: int) -> None:
     The app's own error handlers go first: those for the exception or a class above it, and those
     for 423 and 503.
     """
-    handle, answer = app.handle_user_exception, app.handle_http_exception
+    handle = app.handle_user_exception
 
     def handle_or_answer(*args: Any) -> Any:  # the error; after Flask 3.1 the context before it
         try:
@@ -56,7 +56,8 @@ def answer_lock_errors(app: flask.Flask, busy_status: int) -> None:
             refusal = refusal_of_uncaught(uncaught, busy_status)
             if refusal is None:
                 raise
-            return cast("Any", answer)(*args[:-1], http_exception(refusal, uncaught))
+            answer: Any = app.handle_http_exception
+            return answer(*args[:-1], http_exception(refusal, uncaught))
 
     vars(app)["handle_user_exception"] = handle_or_answer
 

@@ -26,7 +26,7 @@ _ABOVE = "_lockkit_above"
 """Attribute of a function: the function itself, the wrapper around it, and the decorator's name."""
 
 _WELL_PLACED = "_lockkit_well_placed"
-"""Attribute of an app: the endpoints at which no decorator was passed by."""
+"""Attribute of an app: by endpoint, the view and hooks of which none is without its decorator."""
 
 
 def take_locks(view: object) -> Callable[[], Any] | None:
@@ -76,10 +76,11 @@ def refuse_misplaced(app: Flask, **_: object) -> None:
     A function with another route that has the decorator may have this one without it on purpose.
     """
     endpoint = behind(request).endpoint or ""
-    well_placed: set[str] = vars(app).setdefault(_WELL_PLACED, set())
-    if endpoint in well_placed:  # Flask takes no other view or hook after a request
+    asked = (app.view_functions.get(endpoint), *_hooks(app))
+    well_placed: dict[str, tuple[Any, ...]] = vars(app).setdefault(_WELL_PLACED, {})
+    if well_placed.get(endpoint) == asked:
         return
-    for each in (app.view_functions.get(endpoint), *_hooks(app)):
+    for each in asked:
         layers = [*wrappers(each)]
         for layer in layers:
             below, wrapper, decorator = getattr(layer, _ABOVE, (None, None, ""))
@@ -89,7 +90,7 @@ def refuse_misplaced(app: Flask, **_: object) -> None:
                     f"Flask knows that without it. Put @app.route, or what registers the function, "
                     f"at the top"
                 )
-    well_placed.add(endpoint)
+    well_placed[endpoint] = asked
 
 
 def _hooks(app: Flask) -> Iterator[Any]:

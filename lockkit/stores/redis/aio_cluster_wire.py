@@ -24,7 +24,6 @@ class AsyncNodeWire(AsyncLocalWire):
         self._make = make
         self._wires: dict[Node, AsyncRedisWire] = {}
         self._known: Sequence[Node] = ()
-        self._leaving = set[asyncio.Task[None]]()
 
     async def exchange(self, effect: Exchange) -> Any:
         payload, node = effect
@@ -37,16 +36,18 @@ class AsyncNodeWire(AsyncLocalWire):
         return await wire.exchange(Exchange(payload))
 
     def _leave_others(self) -> None:
-        """Close the connections to servers that are no longer in the cluster. Nobody waits for the
-        replies that they still owe."""
-        self._known = self._slots.nodes
-        for node in [node for node in self._wires if node not in self._known]:
-            leaving = asyncio.create_task(self._wires.pop(node).close(), name="lockkit-leave")
-            self._leaving.add(leaving)
-            leaving.add_done_callback(self._leaving.discard)
+        """Close the connections to servers that are no longer in the cluster, unless they are in
+        use: then later."""
+        nodes = self._slots.nodes
+        left = [node for node in self._wires if node not in nodes]
+        closed = [node for node in left if self._wires[node].leave()]
+        for node in closed:
+            del self._wires[node]
+        if closed == left:
+            self._known = nodes
 
     async def close(self) -> None:
-        await asyncio.gather(*(wire.close() for wire in self._wires.values()), *self._leaving)
+        await asyncio.gather(*(wire.close() for wire in self._wires.values()))
 
 
 class AsyncClusterWire(AsyncRedisWire):

@@ -100,6 +100,16 @@ class AsyncRedisWire:
             self._line = self._mail = self._inbox.pulse = None
         await asyncio.sleep(0)  # meanwhile the loop closes their sockets
 
+    def leave(self) -> bool:
+        """Close the connection, unless somebody uses it, waits for it, or has just got it. Returns
+        whether there is none any more."""
+        line = self._line
+        if self._connecting is not None or (line is not None and line.is_used):
+            return False
+        if line is not None:
+            line.abort()
+        return True
+
     async def _connected(self) -> Line:
         """The connection. All tasks that need it now wait for the same attempt to connect."""
         if self._connecting is None:

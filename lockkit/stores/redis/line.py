@@ -97,6 +97,11 @@ class Line(asyncio.BufferedProtocol):
             raise
 
     @property
+    def is_used(self) -> bool:
+        """Whether somebody waits for a reply, or is about to send its first request."""
+        return bool(self._owed) or not (self._heard or self._is_over)
+
+    @property
     def owes(self) -> int:
         return len(self._owed)
 

@@ -83,6 +83,22 @@ def test_a_flask_that_hands_its_context_over(make_app: MakeApp) -> None:
         assert app.test_client().get("/nowhere").status_code == 404
 
 
+def test_what_takes_the_place_of_flasks_answer_later_is_asked(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[Any] = []
+    answer: Any = app.handle_http_exception
+
+    def noted(*args: Any) -> Any:
+        answers.append(args[-1])
+        return answer(*args)
+
+    monkeypatch.setattr(app, "handle_http_exception", noted)
+    with locks["default"].lock(NAME):
+        assert app.test_client().get("/by-hand").status_code == 423
+    assert [type(each) for each in answers] == [Locked]
+
+
 def test_the_busy_status_is_that_of_views(make_app: MakeApp) -> None:
     app = add_views(make_app(LOCKKIT_VIEWS={"BUSY_STATUS": 409}))
     with app.app_context(), locks["default"].lock(NAME):

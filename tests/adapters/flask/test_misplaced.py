@@ -44,6 +44,26 @@ def test_lock_view_above_the_route_is_an_error_and_not_a_view_without_a_lock(app
             app.test_client().post("/stock")
 
 
+def test_a_view_that_is_replaced_later_is_looked_at_again(app: Flask) -> None:
+    def deduct() -> str:
+        return "deducted"
+
+    app.add_url_rule("/stock", "stock", lock_view("stock")(deduct), methods=["POST"])
+    assert app.test_client().post("/stock").text == "deducted"
+
+    def registered(view: Callable[[], str]) -> Callable[[], str]:
+        app.view_functions["stock"] = view
+        return view
+
+    @lock_view("stock")
+    @registered
+    def bare() -> str:
+        raise AssertionError
+
+    with pytest.raises(lockkit.ConfigurationError, match=r"lock_view stands above.*bare"):
+        app.test_client().post("/stock")
+
+
 def test_lock_view_on_a_class_is_told_where_it_belongs() -> None:
     with pytest.raises(lockkit.ConfigurationError, match=r"method of Stock.*decorators = "):
 
