@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from lockkit.model.errors import BackendError, ConfigurationError
+from lockkit.model.errors import BackendError, ConfigurationError, DriverMissing
 from lockkit.model.types import Finding
 from lockkit.stores.contract import HostLocal, ProcessLocal, Store
 from lockkit.stores.registry import load_store
@@ -31,7 +31,8 @@ def setting_findings(aliases: Iterable[AliasSettings], *, debug: bool) -> Iterat
         try:
             store = load_store(entry)
         except ConfigurationError as error:
-            remedy = f"Correct LOCKKIT[{entry.alias!r}], or LOCKKIT_URL."
+            correct = "Install that, or change" if isinstance(error, DriverMissing) else "Correct"
+            remedy = f"{correct} LOCKKIT[{entry.alias!r}], or LOCKKIT_URL."
             yield Finding("no-store", str(error), remedy)
             continue
         if not debug:

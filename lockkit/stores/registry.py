@@ -165,7 +165,10 @@ def _entry_point(settings: AliasSettings) -> str:
         )
     if not settings.scheme:
         what = "has no scheme" if settings.location else "is empty"
-        raise UnknownBackend(f"{settings.place} {what}; it looks like 'redis://127.0.0.1:6379/0'")
+        raise UnknownBackend(
+            f"{settings.place} {what}; it looks like 'redis://127.0.0.1:6379/0' or "
+            "'sqlite:///locks.sqlite3'"
+        )
     known = sorted(scheme for scheme in SCHEMES if "?" not in scheme)
     close = nearest(settings.scheme, known)
     hint = f"; did you mean {close!r}?" if close else f"; there are {', '.join(known)}"

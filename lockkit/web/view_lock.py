@@ -119,6 +119,8 @@ class ViewLock(Generic[OnBusy]):
         **unknown: Never,
     ) -> None:
         refuse_bare("lock_view", names[0] if names else None, EXAMPLE)
+        if "reentrant" in unknown:
+            raise ConfigurationError("lock_view has no option 'reentrant': say kind=\"reentrant\"")
         check_options("lock_view", unknown, OPTIONS)
         if not names:
             raise ConfigurationError(f"lock_view needs a name: lock_view({EXAMPLE!r})")

@@ -151,7 +151,7 @@ def test_a_lock_without_a_timeout_is_meant_to_have_none(client: Redis, redis_url
         assert repairing.lock(NAME).try_acquire() is None
         info = repairing.inspect(NAME)
         assert info is not None
-        assert (info.state, info.left) == (LockState.HELD, None)
+        assert (info.state, info.left, info.ttl) == (LockState.HELD, None, None)
     assert client.pttl(NAME) == -1
     lock.release()
 

@@ -98,6 +98,10 @@ def test_a_missing_driver_is_told_with_all_that_is_to_be_installed(
     monkeypatch.setattr(engines, "find_spec", lambda _: None)
     with pytest.raises(lockkit.DriverMissing, match=rf"needs a driver: pip install {remedy}"):
         lockkit.connect(url)
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+    remedy = remedy.removesuffix("$")
+    with pytest.raises(lockkit.DriverMissing, match=rf"needs SQLAlchemy: pip install {remedy}"):
+        lockkit.connect(url)
 
 
 def test_a_pair_is_two_statements(connect: Connect) -> None:

@@ -51,8 +51,9 @@ def engine_of(settings: AliasSettings) -> sqlalchemy.Engine:
     try:
         import sqlalchemy
     except ImportError as error:
+        vendor = settings.scheme.partition("+")[0].replace("mariadb", "mysql")
         raise DriverMissing(
-            f"{settings.scheme}:// needs SQLAlchemy: pip install 'lockkit[sqlalchemy]' ({error})"
+            f"{settings.scheme}:// needs SQLAlchemy: pip install {_extra(vendor)} ({error})"
         ) from error
     engine = settings.options.get("engine")
     if engine is not None:
@@ -138,8 +139,14 @@ def _driver(vendor: str, settings: AliasSettings) -> str:
     for driver, module in DRIVERS[vendor].items():
         if find_spec(module) is not None:
             return driver
-    extra = f"'lockkit[{vendor}]'{ALSO.get(vendor, '')}"
-    raise DriverMissing(f"{settings.scheme}:// needs a driver: pip install {extra}")
+    raise DriverMissing(f"{settings.scheme}:// needs a driver: pip install {_extra(vendor)}")
+
+
+def _extra(vendor: str) -> str:
+    """What is to be installed for a database."""
+    if vendor not in DRIVERS:
+        return "'lockkit[sqlalchemy]'"
+    return f"'lockkit[{vendor}]'{ALSO.get(vendor, '')}"
 
 
 def _check_query(engine: sqlalchemy.Engine, settings: AliasSettings) -> None:

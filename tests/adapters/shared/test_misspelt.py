@@ -26,6 +26,7 @@ IDEMPOTENT = (idempotent_in_django, lockkit_flask.idempotent)
     ("options", "told"),
     [
         ({"timout": 1}, "lock_view has no option 'timout': did you mean 'timeout'?"),
+        ({"reentrant": True}, "lock_view has no option 'reentrant': say kind=\"reentrant\""),
         ({"on_busi": print}, "did you mean 'on_busy'?"),
         ({"on_busy": "busy.html"}, "on_busy of lock_view is 'busy.html'"),
     ],

@@ -10,7 +10,7 @@ from lockkit.engine.state import GRACE_SECONDS, SECOND
 from lockkit.model.errors import DamagedRecord, StoreRefused
 from lockkit.model.names import repair_command
 from lockkit.model.types import LockInfo, LockState, Page
-from lockkit.stores.redis.plain.language import PlainLanguage
+from lockkit.stores.redis.plain.language import FOREVER, PlainLanguage
 from lockkit.stores.redis.protocol import pack
 from lockkit.stores.redis.replies import info_of, waiting_of
 from lockkit.stores.redis.scripts import call, call_all, look
@@ -111,6 +111,8 @@ def _read(name: str, reply: Sequence[Any]) -> LockInfo | None:
     if not record:
         return None
     info = info_of(name, record[34:], now, (waiters, alive, first))
+    if (info.ttl or 0.0) >= FOREVER:
+        info = info._replace(ttl=None)
     if left == NO_KEY:
         return _without_key(info)
     if ours:
