@@ -37,7 +37,7 @@ ROOT_URLCONF = "urls"
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "db.sqlite3",
     "OPTIONS": {"transaction_mode": "IMMEDIATE"}, "TEST": {"NAME": "test.sqlite3"}}}
 INSTALLED_APPS = ["django.contrib.admin", "django.contrib.contenttypes", "django.contrib.auth",
-    "django.contrib.sessions", "django.contrib.messages", "lockkit_django", "shop"]
+    "django.contrib.sessions", "django.contrib.messages", "shop"]
 MIDDLEWARE = ["django.contrib.sessions.middleware.SessionMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware"]
@@ -86,6 +86,24 @@ class Page(TransactionTestCase):
             assert locks["default"].lock("stock:A1").try_acquire() is None
         with locks["default"].lock("stock:A1"):
             assert not cache.lock("stock:A1", timeout=5).acquire(blocking=False)
+
+    def test_what_the_page_locks_the_old_calls_lock_too(self):
+        got = []
+        def saved(sender, instance, **_):
+            if sender is Stock:
+                old = cache.lock(f"stock:{instance.sku}", timeout=5)
+                got.append(old.acquire(blocking=False))
+        post_save.connect(saved)
+        self.addCleanup(post_save.disconnect, saved)
+        self.client.force_login(User.objects.create_superuser("ann"))
+        for sku in ("A:1", "50%", "\U0001f511"):
+            stock = Stock(sku=sku, left=5)
+            Stock.objects.bulk_create([stock])
+            buy(sku)
+            restock(sku, 10)
+            change = f"/admin/shop/stock/{Stock.objects.get(sku=sku).pk}/change/"
+            assert self.client.post(change, {"sku": sku, "left": 7}).status_code == 302
+        assert got == [False] * 9, got
 
     def test_services(self):
         buy("A1")
@@ -154,7 +172,7 @@ def test_the_blocks_for_django_are_a_project(redis_url: str, tmp_path: Path) -> 
         env={**kept, "DJANGO_SETTINGS_MODULE": "settings", "REDIS_URL": redis_url},
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
-    assert "Ran 3 tests" in ran.stderr
+    assert "Ran 4 tests" in ran.stderr
 
 
 def test_the_table_has_every_argument_and_method() -> None:
