@@ -40,7 +40,7 @@ HOOKS = {
 }
 """The settings that are dotted paths of functions, and how each function is called."""
 _WHERE = (
-    "PATHS says which paths have orders, such as [r'^/orders/']; [] leaves only views with "
+    "PATHS says which paths have orders, such as [r'^/orders/$']; [] leaves only views with "
     "@idempotent"
 )
 

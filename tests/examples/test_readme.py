@@ -73,6 +73,16 @@ def test_every_page_is_in_the_list_of_all_pages() -> None:
     assert pages - {*listed} == {"docs/guarantees-tests.md"}  # a page of docs/guarantees.md
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/orders.md", "docs/flask.md"])
+def test_no_pattern_makes_an_order_of_an_update(page: str) -> None:
+    """The pages show ``@lock_view`` for ``/orders/7/pay``, which has no order ID."""
+    patterns = re.findall(r'"PATHS": \[r?"([^"]*)"\]', (ROOT / page).read_text(encoding="utf-8"))
+    assert patterns
+    for pattern in patterns:
+        assert re.search(pattern, "/orders/")
+        assert not re.search(pattern, "/orders/7/pay")
+
+
 @pytest.mark.parametrize(
     "shown", [*PAGES, *sorted((ROOT / "lockkit_flask").glob("**/*.py"))], ids=lambda page: page.name
 )
