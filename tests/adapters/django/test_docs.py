@@ -25,6 +25,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 """
 AFTER = """
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from django.contrib.auth.models import AnonymousUser, User
 from django.test import RequestFactory
 from shop.more import Count, Restock, checkout
@@ -47,6 +48,12 @@ class Others(TestCase):
         Shelf.objects.create(sku="A1", count=2)
         sell("A1")
         assert (Shelf.objects.get().count, Shelf.objects.get().fence > 0) == (1, True)
+
+    def test_a_refusal_is_logged(self):
+        with ThreadPoolExecutor() as threads:  # of somebody else's lock
+            lease = threads.submit(locks["default"].lock("stock:B1").acquire).result()
+        with lease, self.settings(LOCKKIT_VIEWS={"TIMEOUT": 0}):
+            assert self.client.post("/stock/B1/deduct").status_code == 423
 """
 
 
@@ -72,7 +79,8 @@ def test_the_page_is_a_project(tmp_path: Path) -> None:
         check=False,
     )
     assert process.returncode == 0, process.stderr
-    assert "Ran 3 tests" in process.stderr
+    assert "Ran 4 tests" in process.stderr
+    assert "POST /stock/B1/deduct gets 423 lock-busy" in process.stderr  # by the page's LOGGING
 
 
 def test_every_check_is_documented() -> None:

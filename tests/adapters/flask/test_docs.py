@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,22 @@ from places import ROOT
 PAGE = ROOT / "docs" / "flask.md"
 
 
-def test_every_block_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture
+def logger() -> Iterator[logging.Logger]:
+    """Has its level back afterwards, because the page sets it."""
+    found = logging.getLogger("lockkit")
+    level = found.level
+    yield found
+    found.setLevel(level)
+
+
+@pytest.mark.usefixtures("logger")
+def test_every_block_runs(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    hold_lock: Any,
+) -> None:
     monkeypatch.chdir(tmp_path)  # an app of no module has its instance folder there
     monkeypatch.delenv("LOCKKIT_URL", raising=False)
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
@@ -22,3 +39,6 @@ def test_every_block_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
         exec(compile(block, PAGE.name, "exec"), names)
     with names["shop"].app_context():
         names["db"].engine.dispose()
+    with hold_lock("export", app=names["exports"]):
+        names["exports"].test_client().get("/export")
+    assert "GET /export gets 423 lock-busy" in caplog.text
