@@ -27,7 +27,9 @@ AFTER = """
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from django.contrib.auth.models import AnonymousUser, User
+from django.http import HttpResponse
 from django.test import RequestFactory
+from lockkit_django import lock_view
 from shop.more import Count, Restock, checkout
 from shop.nightly import report, report_async
 from shop.shelves import Shelf, sell
@@ -48,6 +50,13 @@ class Others(TestCase):
         Shelf.objects.create(sku="A1", count=2)
         sell("A1")
         assert (Shelf.objects.get().count, Shelf.objects.get().fence > 0) == (1, True)
+
+    def test_a_service_enters_the_reentrant_lock_of_its_view(self):
+        @lock_view("stock:C1", kind="reentrant")
+        def view(request):
+            with locks["default"].lock("stock:C1", reentrant=True, until="commit"):
+                return HttpResponse()
+        assert view(RequestFactory().post("/")).status_code == 200
 
     def test_a_refusal_is_logged(self):
         with ThreadPoolExecutor() as threads:  # of somebody else's lock
@@ -79,7 +88,7 @@ def test_the_page_is_a_project(tmp_path: Path) -> None:
         check=False,
     )
     assert process.returncode == 0, process.stderr
-    assert "Ran 4 tests" in process.stderr
+    assert "Ran 5 tests" in process.stderr
     assert "POST /stock/B1/deduct gets 423 lock-busy" in process.stderr  # by the page's LOGGING
 
 
