@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from places import ROOT
 
@@ -320,6 +318,7 @@ lock_kit = LockKit()
 
 def create_app():
     app = Flask("shop")
+    app.config["LOCKKIT"] = {"default": {"KEY_PREFIX": "shop"}}
     lock_kit.init_app(app)
 
     @app.post("/stock/<sku>")
@@ -345,11 +344,23 @@ def client(app):
 """
 
 
+def example(framework: str) -> str:
+    """The first one after that word in docs/testing.md."""
+    text = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8").partition(f"\n{framework}")[2]
+    return text.partition("```python\n")[2].partition("```")[0]
+
+
+def test_the_example_of_the_docs_for_django(project: pytest.Pytester) -> None:
+    atomic = 'DATABASES["default"]["ATOMIC_REQUESTS"] = True\n'
+    project.makepyfile(
+        example("In Django"), shop_settings=DJANGO_SETTINGS + atomic, urls=DJANGO_URLS
+    )
+    passes(project, 1, "--ds=shop_settings", "-o", "pythonpath=.")
+
+
 def test_the_example_of_the_docs_over_a_factory_of_flask(project: pytest.Pytester) -> None:
-    text = (ROOT / "docs" / "testing.md").read_text()
-    (example,) = re.findall(r"^```python\n(def test_busy.*?)^```", text, re.DOTALL | re.MULTILINE)
     project.makeconftest(FIXTURES.replace("SCOPE", "'function'"))
-    project.makepyfile(example, shop=FACTORY)
+    project.makepyfile(example("In Flask"), shop=FACTORY)
     passes(project, 1, "-o", "pythonpath=.")
 
 
