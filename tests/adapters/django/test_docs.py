@@ -15,11 +15,13 @@ import lockkit_django
 
 PAGE = ROOT / "docs" / "django.md"
 STORES = ROOT / "docs" / "stores.md"
+CURL = re.compile(r'^\$ T=(\w+) .*\n\$ curl .*/stock/A1/deduct -b (\S+) -H "(.*)"$', re.MULTILINE)
 BEFORE = """
 SECRET_KEY = "x"
 ROOT_URLCONF = "urls"
 SQLITE = {"ENGINE": "django.db.backends.sqlite3", "NAME": "db"}
 DATABASES = {"default": {**SQLITE, "ATOMIC_REQUESTS": True}}
+MIDDLEWARE = ["django.middleware.csrf.CsrfViewMiddleware"]
 INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "shop"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 """
@@ -28,7 +30,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from django.contrib.auth.models import AnonymousUser, User
 from django.http import HttpResponse
-from django.test import RequestFactory
+from django.test import Client, RequestFactory
 from lockkit_django import lock_view
 from shop.more import Count, Restock, checkout
 from shop.nightly import report, report_async
@@ -58,6 +60,14 @@ class Others(TestCase):
                 return HttpResponse()
         assert view(RequestFactory().post("/")).status_code == 200
 
+    def test_the_request_of_the_page(self):
+        Stock.objects.create(sku="A1", left=1)
+        cookie, header = COOKIE.replace("$T", TOKEN), HEADER.replace("$T", TOKEN)
+        headers = {"Cookie": cookie, **dict([header.split(": ")])}
+        client = Client(enforce_csrf_checks=True)
+        assert client.post("/stock/A1/deduct").status_code == 403
+        assert client.post("/stock/A1/deduct", headers=headers).json() == {"left": 0}
+
     def test_a_refusal_is_logged(self):
         with ThreadPoolExecutor() as threads:  # of somebody else's lock
             lease = threads.submit(locks["default"].lock("stock:B1").acquire).result()
@@ -72,7 +82,8 @@ def test_the_page_is_a_project(tmp_path: Path) -> None:
     for block in re.findall(r"^```python\n(# .*?)^```", text, re.DOTALL | re.MULTILINE):
         name = block.partition("\n")[0].removeprefix("# ")
         files[name] = files.get(name, "") + block
-    files["tests.py"] += AFTER
+    token, cookie, header = CURL.findall(PAGE.read_text())[0]
+    files["tests.py"] += f"TOKEN, COOKIE, HEADER = {(token, cookie, header)}\n{AFTER}"
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -88,7 +99,7 @@ def test_the_page_is_a_project(tmp_path: Path) -> None:
         check=False,
     )
     assert process.returncode == 0, process.stderr
-    assert "Ran 5 tests" in process.stderr
+    assert "Ran 6 tests" in process.stderr
     assert "POST /stock/B1/deduct gets 423 lock-busy" in process.stderr  # by the page's LOGGING
 
 

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import itertools
+import re
 import shlex
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.test import Client, override_settings
 from django_project.shop.models import Sale
 from places import ROOT
 
 PAGE = (ROOT / "docs" / "orders.md").read_text(encoding="utf-8")
 
+CSRF = "django.middleware.csrf.CsrfViewMiddleware"
+
 
 def request_of(command: str) -> tuple[str, dict[str, str], str]:
     """Path, headers and body of a curl command."""
     words = shlex.split(command)
-    values = {"-H": [], "-d": []}
+    values: dict[str, list[str]] = {"-H": [], "-d": [], "-b": []}
     rest = [w for w in words if w.startswith("http://")]
     for option, value in itertools.pairwise(words):
         if option in values:
             values[option].append(value)
     headers = dict(line.split(": ", 1) for line in values["-H"])
+    headers["Cookie"] = "; ".join(values["-b"])
     return "/" + rest[0].split("/", 3)[3], headers, values["-d"][0]
 
 
@@ -32,12 +37,15 @@ def request_of(command: str) -> tuple[str, dict[str, str], str]:
     LOCKKIT_ORDERS={"ORDER_ID": ["header:Idempotency-Key"], "PATHS": ["^/orders/"]},
 )
 def test_the_request_of_the_page_sent_twice_is_one_order() -> None:
+    (token,) = re.findall(r"^\$ T=(\w+)", PAGE, re.MULTILINE)
     (command,) = [line for line in PAGE.splitlines() if line.startswith("$ curl")]
-    path, headers, body = request_of(command)
+    path, headers, body = request_of(command.replace("$T", token))
     form = "application/x-www-form-urlencoded"
-    answers: list[Any] = [
-        Client().post(path, body, content_type=form, headers=headers) for _ in "12"
-    ]
+    with override_settings(MIDDLEWARE=[CSRF, *settings.MIDDLEWARE]):
+        client = Client(enforce_csrf_checks=True)
+        answers: list[Any] = [
+            client.post(path, body, content_type=form, headers=headers) for _ in "12"
+        ]
     assert [answer.status_code for answer in answers] == [201, 201]
     assert "Idempotent-Replayed" in answers[1]
     assert Sale.objects.count() == 1
