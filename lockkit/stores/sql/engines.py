@@ -143,7 +143,7 @@ def _driver(vendor: str, settings: AliasSettings) -> str:
 
 
 def _extra(vendor: str) -> str:
-    """What is to be installed for a database."""
+    """The argument of pip for a database."""
     if vendor not in DRIVERS:
         return "'lockkit[sqlalchemy]'"
     return f"'lockkit[{vendor}]'{ALSO.get(vendor, '')}"
