@@ -174,14 +174,21 @@ def _refused(backend: Steps, request: Request) -> None:
         backend.acquire(request)
 
 
+@pytest.fixture
+def all_are_alive(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Of a crowd in Redis, until a test ends some, however long it takes to come."""
+    monkeypatch.setattr(protocol, "alive_for", lambda _: 60.0)
+    protocol.terms.cache_clear()
+    yield
+    protocol.terms.cache_clear()
+
+
+@pytest.mark.usefixtures("all_are_alive")
 @pytest.mark.parametrize(("kind", "use"), [*product(["in_redis", "in_sql"], USES), PLAIN])
 def test_a_step_costs_the_same_however_many_there_are(
-    request: pytest.FixtureRequest, kind: str, use: str, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, kind: str, use: str
 ) -> None:
     store: Counted = request.getfixturevalue(kind)
-    monkeypatch.setattr(protocol, "alive_for", lambda _: 60.0)  # of a crowd, all are alive
-    protocol.terms.cache_clear()
-    request.addfinalizer(protocol.terms.cache_clear)
     costs(store, use, crowd(store, use, 2))  # the scripts are loaded
     few, many = (costs(store, use, crowd(store, use, size)) for size in (FEW, SOME))
     for step, cost in many.items():
@@ -189,6 +196,7 @@ def test_a_step_costs_the_same_however_many_there_are(
     assert many["refuse"] <= many["try"] + FEW, many
 
 
+@pytest.mark.usefixtures("all_are_alive")
 @pytest.mark.parametrize(("kind", "use"), [*product(["in_redis"], USES), PLAIN])
 def test_a_step_passes_so_many_of_the_dead(
     request: pytest.FixtureRequest, kind: str, use: str, redis_server: RedisServer
@@ -214,6 +222,7 @@ def test_a_step_passes_so_many_of_the_dead(
     assert isinstance((store.backend.acquire(poll)), Grant)
 
 
+@pytest.mark.usefixtures("all_are_alive")
 def test_a_poll_behind_another_client_forgets_so_many_of_the_dead(
     in_plain_keys: Counted, redis_server: RedisServer
 ) -> None:
@@ -235,6 +244,7 @@ def test_a_poll_behind_another_client_forgets_so_many_of_the_dead(
     assert busy.ahead == 0
 
 
+@pytest.mark.usefixtures("all_are_alive")
 @pytest.mark.parametrize("kind", ["in_redis", "in_plain_keys"])
 def test_who_joins_forgets_some_of_the_dead(
     request: pytest.FixtureRequest, kind: str, redis_server: RedisServer
