@@ -17,12 +17,13 @@ import pytest
 import redis
 from steps import Steps
 
-from lockkit.engine import grant
+from lockkit.engine import grant, state
 from lockkit.engine.grant import SECOND
 from lockkit.engine.times import alive_for
 from lockkit.model.errors import KindMismatch, UpgradeRefused
 from lockkit.model.settings import settings_from_url
 from lockkit.model.types import Busy, Grant, Kind, LockState, Mode, Owner, Request
+from lockkit.stores.redis import protocol
 from lockkit.stores.registry import load_store
 from lockkit.testing.conformance.base import eventually
 from lockkit.testing.servers import RedisServer
@@ -187,6 +188,16 @@ def backend(server: RedisServer) -> Iterator[Steps]:
     backend.close()
 
 
+@pytest.fixture
+def all_are_alive(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """In both, however long a history takes."""
+    for module in (grant, state, protocol):
+        monkeypatch.setattr(module, "alive_for", lambda _: 60.0)
+    protocol.terms.cache_clear()
+    yield
+    protocol.terms.cache_clear()
+
+
 def play(pair: Pair, chance: random.Random) -> None:
     token = chance.choice(TOKENS)
     unsure = chance.random() < 0.15
@@ -221,6 +232,7 @@ def holder(pair: Pair, token: str, chance: random.Random) -> str:
     return found.token if found and chance.random() < 0.7 else token
 
 
+@pytest.mark.usefixtures("all_are_alive")
 @pytest.mark.parametrize("used_as", CLAIMS)
 @pytest.mark.parametrize("seed", range(2))
 def test_nothing_expires(server: RedisServer, backend: Steps, seed: int, used_as: str) -> None:
@@ -233,6 +245,7 @@ def test_nothing_expires(server: RedisServer, backend: Steps, seed: int, used_as
                 play(pair, chance)
 
 
+@pytest.mark.usefixtures("all_are_alive")
 @pytest.mark.parametrize("used_as", CLAIMS)
 def test_holders_expire(server: RedisServer, backend: Steps, used_as: str) -> None:
     """Of a short TTL, waited for; the waiters live on."""

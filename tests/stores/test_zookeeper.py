@@ -633,9 +633,9 @@ def test_a_waiter_that_does_not_ask_again_does_not_hold_up_the_others(
 ) -> None:
     """As one whose event loop was closed under it. Its session lives."""
     with other.lock("stock"):
+        started = now()
         asked = locks.perform(locks.store.acquire(claim("stock", Mode.ENQUEUE)))
         assert isinstance(asked, Busy)
-    started = now()
     with other.lock("stock"):
         assert 0.5 < now() - started < alive_for(30) + SLACK
 
@@ -660,9 +660,9 @@ def test_a_waiter_whose_process_dies_costs_the_others_its_ttl_at_most(
         eventually(lambda: len(claims(tree, "stock")) == len(("held", "waits")))
         waiting = threads.submit(locks.lock("stock").acquire)
         eventually(lambda: len(claims(tree, "stock")) == len(("held", "waits", "waits")))
+        killed = now()
         child.kill()
         child.wait()
-        killed = now()
         assert lease.release()
         taken = waiting.result()
         assert alive_for(ttl) < now() - killed < ttl + SLACK

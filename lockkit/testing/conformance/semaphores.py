@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import as_completed
 from typing import ClassVar
 
 import pytest
@@ -70,11 +71,12 @@ class SemaphoreTests:
                 waiting.append(spawn(other.semaphore(name, PERMITS).acquire))
                 queued(client, name, number + 1)
             assert all(lease.release() for lease in leases)
-            first = [future.result() for future in waiting[:PERMITS]]
+            granted = as_completed(waiting)
+            first = [next(granted) for _ in range(PERMITS)]
             early = waiting[PERMITS].done()
-            assert all(lease.release() for lease in first)
-            last = waiting[PERMITS].result()
-            fences = [lease.fencing_token for lease in (*first, last)]
+            assert all(future.result().release() for future in first)
+            last = next(granted).result()
+            fences = [future.result().fencing_token for future in waiting]
             assert last.release()
             nothing_left(client, name)
             return not early and fences == sorted(fences)
