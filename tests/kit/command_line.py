@@ -7,14 +7,13 @@ import json
 import os
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lockkit.leases.client import LockClient
 from lockkit.model.types import Mode, Owner, Request
 from lockkit.operate.commands import ClientFactory, run
+from lockkit.testing.conformance.base import eventually
 from lockkit.testing.servers.base import free_port
 
 DEADLINE = 10.0
@@ -112,10 +111,7 @@ def hold(client: LockClient, name: str, *, owner: Owner | None = None, **claim: 
 
 def until(fact: Callable[[], object]) -> None:
     """Wait for what only the store can tell."""
-    end = time.monotonic() + DEADLINE
-    while not fact():
-        assert time.monotonic() < end, "it did not come true"
-        threading.Event().wait(0.01)
+    eventually(fact)
 
 
 def dead_port() -> int:

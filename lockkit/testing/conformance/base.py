@@ -225,10 +225,12 @@ def each_time(scene: Callable[[], bool], turns: int) -> None:
 def eventually(condition: Callable[[], T | None], seconds: float = SOON) -> T:
     """Ask, ever more slowly, until the answer is true; return it. Asking may cost a request."""
     began = now()
-    while not (answer := condition()):
-        assert now() < began + seconds, f"it did not happen within {seconds:g} s"
-        time.sleep(min(0.02, 0.002 + (now() - began) / 4))
-    return answer
+    while True:
+        waited = now() - began  # taken first: after a stall, it asks once more
+        if answer := condition():
+            return answer
+        assert waited < seconds, f"it did not happen within {seconds:g} s"
+        time.sleep(min(0.02, 0.002 + waited / 4))
 
 
 def queued(client: AnyClient, name: str, number: int) -> None:
