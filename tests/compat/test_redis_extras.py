@@ -229,9 +229,12 @@ def test_what_nobody_has_any_more_is_not_renewed(client: Redis) -> None:
     eventually(lambda: not client.exists(NAME))
 
 
-def test_a_reply_that_is_lost_is_asked_for_again(redis_server: RedisServer, redis_url: str) -> None:
+def test_a_reply_that_is_lost_is_asked_for_again(
+    redis_server: RedisServer, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """redis-py sends SET once more, and says False of a lock that it has; and a release that was
     done is an error."""
+    monkeypatch.setattr("lockkit.engine.holding.RETRY_WITHIN", SOON)
     with FaultProxy("127.0.0.1", redis_server.port) as proxy:
         client = _client_that_tries_again(proxy.port)
         lock = client.lock(NAME, timeout=LONG, lock_class=Lock)
@@ -251,12 +254,13 @@ async def test_a_client_that_waits_for_ever_does_so_for_no_lock(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A firewall has forgotten its idle connection."""
-    monkeypatch.setattr("lockkit.stores.redis.aio_pool_wire.SOCKET_TIMEOUT", 0.1)
+    monkeypatch.setattr("lockkit.engine.holding.RETRY_WITHIN", SOON)
     with FaultProxy("127.0.0.1", redis_server.port) as proxy:
         client = AsyncRedis(port=proxy.port, socket_timeout=None)
         lock = client.lock(NAME, timeout=LONG)
         assert await lock.acquire()
         await lock.release()
+        monkeypatch.setattr("lockkit.stores.redis.aio_pool_wire.SOCKET_TIMEOUT", 0.4)
         assert proxy.lose_store() == 1
         assert await lock.acquire()
         await lock.release()

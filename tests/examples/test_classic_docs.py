@@ -223,8 +223,9 @@ def test_whoever_asks_first_passes_those_who_wait(
 
 
 def test_a_lost_reply_makes_it_busy_by_itself(
-    redis_server: RedisServer, redis_url: str, script: Version
+    redis_server: RedisServer, redis_url: str, script: Version, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("lockkit.engine.holding.RETRY_WITHIN", SOON)
     with FaultProxy("127.0.0.1", redis_server.port) as proxy:
         theirs = _client_that_tries_again(proxy.port)
         theirs.ping()

@@ -247,8 +247,15 @@ def test_another_client_of_the_process_does_not_listen_for_it(scene: Scene) -> N
     """Each has a channel of its own: a message that only the other one hears is heard by nobody."""
     with scene.server.client() as admin:
         others = admin.pubsub_channels()  # a client of another test may not have gone yet
-        with scene.near.lock(NAME).acquire(), pytest.raises(lockkit.AcquireTimeout):
-            scene.near.lock(NAME).acquire(timeout=0.05)  # it has subscribed now
+
+        def near_has_subscribed() -> bool:
+            """A wait that ends before it has listened leaves nothing."""
+            with pytest.raises(lockkit.AcquireTimeout):
+                scene.near.lock(NAME).acquire(timeout=0.05)
+            return len({*admin.pubsub_channels()} - {*others}) == 1
+
+        with scene.near.lock(NAME).acquire():
+            eventually(near_has_subscribed)
         with scene.near.lock(NAME).acquire(), pytest.raises(lockkit.AcquireTimeout):
             scene.far.lock(NAME).acquire(timeout=0.05)
         assert len({*admin.pubsub_channels()} - {*others}) == 2

@@ -122,14 +122,15 @@ def test_a_client_that_waits_for_ever_does_so_for_no_lock(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A firewall has forgotten its idle connection. Its own commands may still take their time."""
-    monkeypatch.setattr("lockkit.stores.redis.connections.SOCKET_TIMEOUT", 0.1)
+    monkeypatch.setattr("lockkit.engine.holding.RETRY_WITHIN", 20)
     with FaultProxy("127.0.0.1", redis_server.port) as proxy:
         client = redis.Redis(port=proxy.port, socket_timeout=None)
         with lockkit.connect(client=client) as locks:
             locks.lock("stock:42").acquire().release()
+            monkeypatch.setattr("lockkit.stores.redis.connections.SOCKET_TIMEOUT", 0.4)
             assert proxy.lose_store() == 1
             locks.lock("stock:42").acquire().release()
-            assert client.blpop("nothing", timeout=0.2) is None
+            assert client.blpop("nothing", timeout=0.5) is None
         client.connection_pool.disconnect()
 
 
