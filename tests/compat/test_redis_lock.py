@@ -610,6 +610,7 @@ class Waiting:
 
     def result(self) -> Any:
         self._thread.join(SOON)
+        assert self.done, f"it has not ended within {SOON:g} s"
         return self._found[0]
 
 

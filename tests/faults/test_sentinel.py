@@ -6,6 +6,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Self
 
@@ -196,27 +197,25 @@ def test_a_waiter_is_told_or_granted(
     """Its place was passed on: it is granted by the new master. If it asked while there was none,
     it has an error instead, and leaves nothing."""
     lease = other.lock("stock:42").acquire()
-    found: list[Any] = []
 
-    def wait() -> None:
+    def wait() -> bool:
         try:
             with client.lock("stock:42", ttl=60, timeout=SOON).acquire() as taken:
-                found.append(taken.fencing_token)
-        except lockkit.BackendError as error:
-            found.append(error)
+                return taken.fencing_token > lease.fencing_token
+        except lockkit.BackendError:
+            return True
 
-    waiter = threading.Thread(target=wait)
-    waiter.start()
-    until(lambda: (info := other.inspect("stock:42")) and info.waiters, "it waits")
-    with group.master.client() as admin:
-        admin.set("mark", 1)  # WAIT is for what this connection has written, and before it
-        assert admin.wait(1, 10_000) == 1
-    group.fail_over_after(500)
-    group.master.kill()
-    with suppress(lockkit.BackendError):  # it is told later
-        lease.release()
-    waiter.join(SOON)
-    assert isinstance(found[0], lockkit.BackendError) or found[0] > lease.fencing_token
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(wait)
+        until(lambda: (info := other.inspect("stock:42")) and info.waiters, "it waits")
+        with group.master.client() as admin:
+            admin.set("mark", 1)  # WAIT is for what this connection has written, and before it
+            assert admin.wait(1, 10_000) == 1
+        group.fail_over_after(500)
+        group.master.kill()
+        with suppress(lockkit.BackendError):  # it is told later
+            lease.release()
+        assert waiting.result()
     until(lambda: at_last(lambda: other.inspect("stock:42")) is None, "nothing is left")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
 import pytest
@@ -37,16 +38,17 @@ FORMS = {
 def test_a_lock_over_a_client(redis_url: str, form: str, resp: int) -> None:
     """Is the same lock as over a URL, and its waiter is told by a message."""
     given = FORMS[form](handed(redis_url, protocol=resp, decode_responses=True))
-    with lockkit.connect(client=given, ttl=20) as locks, lockkit.connect(redis_url) as others:
+    with (
+        lockkit.connect(client=given, ttl=20) as locks,
+        lockkit.connect(redis_url) as others,
+        ThreadPoolExecutor(1) as threads,
+    ):
         lease = others.lock("stock:42").acquire()
-        granted: list[int] = []
-        waiter = threading.Thread(target=_wait_for_it, args=(locks, granted))
-        waiter.start()
+        waiting = threads.submit(_wait_for_it, locks)
         while (info := others.inspect("stock:42")) is None or not info.waiters:
             pass
         assert lease.release()
-        waiter.join(20)
-        assert granted[0] > lease.fencing_token
+        assert waiting.result(20) > lease.fencing_token
         assert locks.inspect("stock:42") is None
         assert f"port {redis_url}" not in locks.store.database()
     _still_usable(given)
@@ -72,9 +74,9 @@ def test_what_a_server_says_of_itself_is_read(redis_url: str, resp: int) -> None
         assert [info.name for info in locks.holders()] == []
 
 
-def _wait_for_it(locks: lockkit.LockClient, granted: list[int]) -> None:
+def _wait_for_it(locks: lockkit.LockClient) -> int:
     with locks.lock("stock:42", timeout=20) as lease:
-        granted.append(lease.fencing_token)
+        return lease.fencing_token
 
 
 def _still_usable(given: Any) -> None:

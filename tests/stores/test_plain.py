@@ -567,6 +567,7 @@ def _in_thread(work: Callable[[], Any]) -> Callable[[], Any]:
 
     def result() -> Any:
         thread.join(2 * SOON)
+        assert not thread.is_alive(), f"it has not ended within {2 * SOON:g} s"
         return found[0]
 
     return result

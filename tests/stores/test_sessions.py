@@ -29,7 +29,6 @@ from servers_of_sessions import (
     ROWS,
     SERVERS,
     Kind,
-    Postgres,
     SessionServer,
     SilentNetwork,
     with_table,
@@ -521,13 +520,12 @@ def test_a_connection_that_breaks_leaves_nothing_at_the_server(
                 pass
 
 
+@pytest.mark.parametrize("server", [GET_LOCK], ids=lambda kind: kind.name, indirect=True)
 def test_a_lock_that_the_server_is_about_to_free_is_not_held_by_somebody_else(
     connect: Connect, server: SessionServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reply was lost with the connection. Its session is ended, and undoes at first what else
     was done there: that takes longer than the next attempt."""
-    if server.name != GET_LOCK.name:
-        return
     monkeypatch.setattr("lockkit.engine.holding.RETRY_WITHIN", SOON)
     server.execute("create table work (id int primary key)")
     with FaultProxy("127.0.0.1", server.port) as proxy:
@@ -602,6 +600,7 @@ def test_a_store_that_is_down(connect: Connect, server: SessionServer) -> None:
         far.lock("b").acquire().release()
 
 
+@pytest.mark.parametrize("server", [ADVISORY, ROW], ids=lambda kind: kind.name, indirect=True)
 def test_a_server_that_falls_silent_as_a_session_begins(
     connect: Connect,
     server: SessionServer,
@@ -609,8 +608,6 @@ def test_a_server_that_falls_silent_as_a_session_begins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It has let the client in. PyMySQL has time limits of its own."""
-    if not isinstance(server, Postgres):
-        return
     monkeypatch.setattr("lockkit.stores.sessions.libpq.ANSWER_SECONDS", 0.5)
     with FaultProxy("127.0.0.1", server.port) as proxy:
         fault = proxy.delay_requests(matching=server.begins)
@@ -822,11 +819,10 @@ def test_health_and_check(connect: Connect, server: SessionServer) -> None:
     assert server.sessions() == 1
 
 
+@pytest.mark.parametrize("server", [ADVISORY], ids=lambda kind: kind.name, indirect=True)
 def test_where_the_server_cannot_end_a_silent_session_it_is_said(
     connect: Connect, monkeypatch: pytest.MonkeyPatch, server: SessionServer
 ) -> None:
-    if server.name != ADVISORY.name:
-        return
     monkeypatch.setattr("lockkit.stores.sessions.libpq.HAS_TIMEOUTS", 990_000)
     locks = connect(options={"max_sessions": 3})
     (danger,) = locks.perform(locks.store.health())
@@ -934,9 +930,8 @@ def test_a_name_that_two_make_at_once_is_locked_at_any_isolation(
             making.result(SOON).release()
 
 
+@pytest.mark.parametrize("server", [ADVISORY, ROW], ids=lambda kind: kind.name, indirect=True)
 def test_only_row_mode_holds_back_vacuum(server: SessionServer, connect: Connect) -> None:
-    if not isinstance(server, Postgres):
-        return
     with connect().lock("a"):
         server.execute("create table shop as select generate_series(1, 100) as id")
         server.execute("delete from shop")

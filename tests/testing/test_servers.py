@@ -21,6 +21,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from lockkit.model.clock import now
 from lockkit.testing._ports import free_port
 from lockkit.testing.conformance.base import eventually
 from lockkit.testing.proxy import FaultProxy
@@ -299,7 +300,9 @@ class TestProxy:
         faulty.latency = 0.05
         fault = faulty.delay_requests(matching=b"PING")
         fault.release()
+        started = now()
         client.ping()
+        assert now() - started >= 2 * faulty.latency
         assert fault.happened.wait(SECONDS)
 
     def test_stop_frees_held_requests(self, redis_server: RedisServer) -> None:

@@ -164,12 +164,12 @@ class AsyncTests:
                     await (await far.lock(f"{name}:warm-up").acquire()).release()
                     fault = proxy.delay_requests()
                     task = asyncio.create_task(far.lock(name).acquire())
-                    await asyncio.to_thread(fault.arrived.wait, SOON)
+                    assert await asyncio.to_thread(fault.arrived.wait, SOON)
                     task.cancel()
                     await asyncio.wait([task], timeout=SOON)
                     fault.release()
                     await drop(task)
-                    await asyncio.to_thread(fault.happened.wait, SOON)
+                    assert await asyncio.to_thread(fault.happened.wait, SOON)
                     await gone(direct, name)
 
         async def scene(direct: aio.AsyncLockClient) -> None:
