@@ -37,7 +37,7 @@ from lockkit.testing.servers import (
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 MARKER = "LOCKKIT_TEST_RUN"
-GRACE_SECONDS = 5.0
+GRACE_SECONDS = 30.0
 RESOURCE_TRACKER = "multiprocessing.resource_tracker"  # lives as long as its interpreter
 
 METER = Meter()

@@ -321,10 +321,14 @@ asyncio.run(hold())
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"holding\n"
-        proxy.half_open()
-        process.communicate(timeout=SOON)
+        with process:
+            try:
+                assert process.stdout is not None
+                assert process.stdout.readline() == b"holding\n"
+                proxy.half_open()
+                process.communicate(timeout=SOON)
+            finally:
+                process.kill()
         assert process.returncode == 0
 
 

@@ -16,7 +16,8 @@ from lockkit.operate.commands import ClientFactory, run
 from lockkit.testing.conformance.base import eventually
 from lockkit.testing.servers.base import free_port
 
-DEADLINE = 10.0
+DEADLINE = 60.0
+"""Seconds for a process of its own, on a machine that stalls."""
 
 
 class Result(NamedTuple):
@@ -96,8 +97,11 @@ def listed(url: str, *argv: str) -> tuple[int, int]:
 
 
 def locks_process(*argv: str, url: str, **environment: str) -> Result:
-    process = start(*argv, url=url, **environment)
-    out, err = process.communicate(timeout=DEADLINE)
+    with start(*argv, url=url, **environment) as process:
+        try:
+            out, err = process.communicate(timeout=DEADLINE)
+        finally:
+            process.kill()
     return Result(process.returncode, out, err)
 
 

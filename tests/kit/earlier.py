@@ -74,4 +74,8 @@ def process(program: Path, *arguments: str, release: Path | None = None) -> Iter
         running.stdin.close()
         assert running.stdout is not None
         running.stdout.close()
-        running.wait(timeout=30)
+        try:
+            running.wait(timeout=30)
+        finally:
+            running.kill()
+            running.wait()

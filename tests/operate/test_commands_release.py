@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import Screen, dead_port, hold, locks, start
+from command_line import DEADLINE, Screen, dead_port, hold, locks, start
 
 import lockkit
 from lockkit.leases.client import LockClient
@@ -133,7 +133,7 @@ def test_on_a_real_terminal(tmp_path: Path) -> None:
             shown += os.read(ours, 1024)
         assert b"elsewhere:4121" in shown
         os.write(ours, b"y\n")
-        assert process.wait(10) == 0
+        assert process.wait(DEADLINE) == 0
     os.close(ours)
     assert fence_of(client, "x") is None
     client.close()

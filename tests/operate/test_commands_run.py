@@ -14,12 +14,14 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
-from command_line import dead_port, hold, locks, locks_process, start, until
+from command_line import DEADLINE, dead_port, hold, locks, locks_process, start, until
 
 import lockkit
 from lockkit.leases.client import LockClient
@@ -30,6 +32,8 @@ from lockkit.operate.inspect import safe_to_break, stuck
 from lockkit.operate.text import escape
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
+
+T = TypeVar("T")
 
 READY = "import sys; print('ready', flush=True); "
 
@@ -59,7 +63,7 @@ def test_the_lock_is_held_while_the_program_runs(client: LockClient, url: str) -
         assert int(parent) == process.pid, "it is the program's"
         assert info.owner.label.startswith("run python")
         process.stdin.close()
-        assert process.wait(10) == 0
+        assert process.wait(DEADLINE) == 0
     assert client.inspect("job") is None
 
 
@@ -199,7 +203,7 @@ def test_held_by_somebody_else_and_nobody_to_tell(client: LockClient, url: str) 
     with start("run", "job", "--timeout", "0", "--", "true", url=url) as process:
         assert process.stderr is not None
         process.stderr.close()
-        assert process.wait(20) == 75
+        assert process.wait(DEADLINE) == 75
 
 
 def test_a_damaged_name_is_no_store_that_is_down(
@@ -237,7 +241,7 @@ def test_signals_are_passed_on(client: LockClient, url: str, number: signal.Sign
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(number)
-        assert process.wait(10) == 33
+        assert process.wait(DEADLINE) == 33
     assert client.inspect("job") is None
 
 
@@ -285,7 +289,7 @@ def test_a_lost_lease_ends_the_program_also_if_nobody_can_be_told(
         process.stderr.close()
         break_job(client)
         try:
-            assert process.wait(20) == 1
+            assert process.wait(DEADLINE) == 1
         finally:
             process.terminate()
 
@@ -312,6 +316,19 @@ def go(tmp_path: Path) -> Path:
     """A pipe that a program waits for."""
     os.mkfifo(tmp_path / "go")
     return tmp_path / "go"
+
+
+@contextlib.contextmanager
+def beside(work: Callable[[], T], go: Path) -> Iterator[Future[T]]:
+    """Do it in another thread. It ends with the block, also if no program opens the pipe."""
+    with ThreadPoolExecutor(1) as threads:
+        done = threads.submit(work)
+        try:
+            yield done
+        finally:
+            while not done.done():
+                os.close(os.open(go, os.O_RDWR))
+                time.sleep(0.01)
 
 
 @pytest.fixture
@@ -351,7 +368,7 @@ def test_the_lock_is_held_until_what_a_script_has_called_has_ended(
         assert safe_to_break(info).safe is None, "what it has called goes on"
         assert stuck(info) is None
         go.write_text("")
-        assert process.wait(10) == 143
+        assert process.wait(DEADLINE) == 143
     assert is_gone(pid)
     assert client.inspect("job") is None
 
@@ -364,7 +381,7 @@ def test_a_lost_lease_ends_what_a_script_has_called(client: LockClient, url: str
         break_job(client)
         assert process.stdout.readline() == "ending\n"
         go.write_text("")
-        assert process.wait(10) == 1
+        assert process.wait(DEADLINE) == 1
     assert is_gone(pid)
 
 
@@ -387,7 +404,7 @@ def test_a_lost_lease_ends_a_program_that_has_left_for_a_session_of_its_own(
         assert process.stdout is not None
         process.stdout.readline()
         break_job(client)
-        assert process.wait(40) == 1
+        assert process.wait(DEADLINE) == 1
 
 
 def test_a_program_that_does_not_end_is_killed(
@@ -473,10 +490,9 @@ def test_the_lock_is_held_while_a_program_of_another_user_runs(
         finally:
             go.write_text("")
 
-    with ThreadPoolExecutor(1) as threads:
-        held = threads.submit(resize_the_terminal)
+    with beside(resize_the_terminal, go) as held:
         shown = locks(client, "run", "job", "sh", "-c", ': > "$0"; : < "$0"', str(go))
-        assert held.result() is not None
+        assert held.result(DEADLINE) is not None
     assert (shown.status, shown.err) == (0, "")
 
 
@@ -494,8 +510,7 @@ def test_a_lost_lease_is_told_if_the_program_goes_on(
             go.write_text("")
 
     command = ["run", "job", "--ttl", "0.5", "--max-hold", "0.1", "sh", "-c", ': < "$0"', str(go)]
-    with ThreadPoolExecutor(1) as threads:
-        threads.submit(let_it_end)
+    with beside(let_it_end, go):
         assert run(command, {"default": lambda: client}, stdout=out, stderr=err) == 1
     assert {signal.SIGTERM, signal.SIGKILL} <= set(refused)
 
@@ -531,12 +546,11 @@ def test_the_store_is_away_at_the_end(
 
     url = f"redis://127.0.0.1:{network.port}/0"
     ttl = "0.3" if is_over else "60"
-    with lockkit.connect(url) as client, ThreadPoolExecutor(1) as threads:
+    with lockkit.connect(url) as client, beside(go_away, go) as gone:
         monkeypatch.setattr(client._watchdog, "watch", lambda _: None)  # nor is it told
-        gone = threads.submit(go_away)
         program = f"open({str(go)!r}, 'w').close(); open({str(go)!r}).close()"
         shown = locks(client, "run", "job", "--ttl", ttl, *python(program))
-        gone.result()
+        gone.result(DEADLINE)
     assert shown.status == (1 if is_over else 0)
     assert "the release was not confirmed" in shown.err
     assert ("the lease on 'job' was lost meanwhile" in shown.err) is is_over
@@ -575,7 +589,7 @@ def test_a_signal_that_another_thread_gets_reaches_the_program(url: str) -> None
         until(lambda: len(os.listdir(threads)) > 1)
         other = next(each for each in map(int, os.listdir(threads)) if each != process.pid)
         assert ctypes.CDLL(None).tgkill(process.pid, other, signal.SIGTERM) == 0
-        assert process.wait(10) == 143
+        assert process.wait(DEADLINE) == 143
 
 
 def test_it_hears_of_the_end_also_if_it_inherits_a_mask(url: str) -> None:
@@ -592,7 +606,7 @@ def test_it_hears_of_the_end_also_if_it_inherits_a_mask(url: str) -> None:
         until(lambda: catches(status.read_text(), signal.SIGCHLD))  # it waits for the program
         process.stdin.write(b"\n")
         process.stdin.close()
-        assert process.wait(20) == 0
+        assert process.wait(DEADLINE) == 0
 
 
 HANDLES = """

@@ -463,7 +463,7 @@ def test_a_process_that_ends_removes_its_socket(locks: Locks, path: Path) -> Non
     with running(script, path, "a") as waiter:
         eventually(lambda: sockets(path.parent))
         lease.release()
-        assert waiter.wait(10) == 0
+        assert waiter.wait(30) == 0
     assert not sockets(path.parent)
 
 
