@@ -7,12 +7,14 @@ import functools
 import os
 import random
 import socket
+import threading
 
 HOST = "127.0.0.1"
 # Below the ports that the kernel gives to outgoing connections, so none of those can take a port
 # while its server restarts.
 PORTS = range(15_000, 32_000)
 _reserved: set[int] = set()
+_reserving = threading.Lock()
 
 
 def free_port() -> int:
@@ -35,14 +37,15 @@ def free_port() -> int:
 def _reserve(port: int) -> bool:
     """Whether this process now has the port. A server binds its port only when it starts. Before
     that, and while it restarts, only this reservation keeps other test runs from the port."""
-    if port in _reserved:
-        return False
-    try:
-        fcntl.lockf(_reservations(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
-    except OSError:
-        return False
-    _reserved.add(port)
-    return True
+    with _reserving:  # the locks of a file keep no other thread of this process away
+        if port in _reserved:
+            return False
+        try:
+            fcntl.lockf(_reservations(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+        except OSError:
+            return False
+        _reserved.add(port)
+        return True
 
 
 @functools.cache

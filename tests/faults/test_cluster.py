@@ -600,13 +600,14 @@ def test_what_is_renewed_together_fails_apart(
 
 
 def test_a_server_that_is_down_hides_no_orphan_of_the_others(group: ClusterGroup) -> None:
-    with lockkit.connect(group.url, options={"socket_timeout": 1.0}) as client:
+    brief = {"socket_timeout": 1.0}
+    with lockkit.connect(group.url) as client, lockkit.connect(group.url, options=brief) as hasty:
         names = {left_behind(client, f"A-{number}").lock_name for number in range(12)}
         stopped = group.masters[1]
         its = {name for name in names if owner_of(group, slot_of_name(name)) is stopped}
         stopped.pause()
         try:
-            shown = locks(client, "--format", "json")
+            shown = locks(hasty, "--format", "json")
         finally:
             stopped.resume()
         assert (shown.status, set(shown.names)) == (69, names - its)
@@ -651,9 +652,11 @@ def apart(group: ClusterGroup) -> Iterator[tuple[lockkit.LockClient, list[Hold],
     names = one_of_each_bucket()
     options = {"socket_timeout": 1.0}  # more than RETRY_WITHIN
     with ExitStack() as stack:
+        patient = stack.enter_context(lockkit.connect(group.url, ttl=60.0))
         client = stack.enter_context(lockkit.connect(group.url, ttl=60.0, options=options))
         stopped = group.masters[1]
-        leases = [client.lock(name).acquire() for name in names]
+        leases = [patient.lock(name).acquire() for name in names]
+        assert len(list(client.holders())) == len(names)  # it knows all servers
         for lease in leases:
             stack.callback(give_back, lease)
         holds = [lease._hold for lease in leases]

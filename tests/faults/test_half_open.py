@@ -5,7 +5,6 @@ This happens when a firewall forgets a connection, or when an address moves to a
 
 from __future__ import annotations
 
-import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 import redis
+from garbage import collected
 
 import lockkit
 from lockkit.model.clock import now
@@ -227,7 +227,7 @@ def test_what_a_thread_had_that_could_not_subscribe_is_let_go(scene: Scene) -> N
         thread.start()
         thread.join()
         fault.release()
-    gc.collect()
+    collected()
     assert [each() for each in seen] == [None]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import re
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 from command_line import locks
+from garbage import collected
 
 import lockkit
 from lockkit import aio
@@ -143,7 +143,7 @@ def test_a_place_in_a_queue_that_cannot_be_read_is_in_the_way_of_nothing(
 
     with caplog.at_level(logging.ERROR):
         at_least_once(withdrawn)
-        gc.collect()
+        collected()
     assert not caplog.records
 
 

@@ -315,8 +315,10 @@ class Kind(NamedTuple):
             found.admin = admin
             with_table(found.url)
             eventually(lambda: not found.pids())
-            yield found
-            found.restore()
+            try:
+                yield found
+            finally:
+                found.restore()
 
 
 ADVISORY = Kind(Advisory.name, "postgres_server", Advisory)

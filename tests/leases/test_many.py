@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from garbage import collected
 
 import lockkit
 from lockkit import aio
@@ -39,10 +40,10 @@ def traced() -> Iterator[Callable[[], int]]:
     """Counts the bytes that are allocated here and kept."""
 
     def kept() -> int:
-        gc.collect()
+        collected()
         return tracemalloc.get_traced_memory()[0]
 
-    gc.collect()
+    collected()
     tracemalloc.start(1)
     try:
         yield kept
@@ -58,7 +59,7 @@ OF_CONNECTIONS = [
 
 
 def kept_beside_connections() -> int:
-    gc.collect()
+    collected()
     kept = tracemalloc.take_snapshot().filter_traces(OF_CONNECTIONS)
     return sum(trace.size for trace in kept.traces)
 
@@ -210,7 +211,7 @@ async def test_names_that_tasks_have_released_leave_nothing_behind(
 
 def _left_in_this_process() -> list[object]:
     """The type is asked, not ``isinstance``: lazy objects of others would wake up."""
-    gc.collect()
+    collected()
     kinds = {Hold, lockkit.Lease, aio.AsyncLease, lockkit.Lock, aio.AsyncLock}
     ours = [one for one in gc.get_objects() if type(one) in kinds]
     return [one for one in ours if getattr(one, "name", "")[:5] == "many:"]

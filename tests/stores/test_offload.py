@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import queue
 import threading
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from garbage import collected
 
 from lockkit import aio, connect
 from lockkit.aio import AsyncLockClient
@@ -128,7 +128,7 @@ async def test_nobody_is_told_of_the_failure_of_a_call_that_was_cancelled() -> N
     with suppress(asyncio.CancelledError):
         await task
     await client.close()
-    gc.collect()
+    collected()
     assert not told
 
 

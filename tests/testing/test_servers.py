@@ -306,13 +306,18 @@ class TestProxy:
         assert fault.happened.wait(SECONDS)
 
     def test_stop_frees_held_requests(self, redis_server: RedisServer) -> None:
+        before = {*threading.enumerate()}
         with FaultProxy("127.0.0.1", redis_server.port) as faulty:
             fault = faulty.delay_requests()
             connection = socket.create_connection(("127.0.0.1", faulty.port))
             connection.sendall(b"PING\r\n")
             assert fault.arrived.wait(SECONDS)
         connection.close()
-        eventually(lambda: not [t for t in threading.enumerate() if t.name == "fault-proxy"])
+
+        def new() -> list[threading.Thread]:
+            return [t for t in threading.enumerate() if t not in before]
+
+        eventually(lambda: not [t for t in new() if t.name == "fault-proxy"])
 
     def test_may_be_started_again(self, redis_server: RedisServer) -> None:
         faulty = FaultProxy("127.0.0.1", redis_server.port)

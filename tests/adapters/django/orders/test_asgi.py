@@ -15,6 +15,7 @@ from django.core.handlers.asgi import ASGIHandler
 from django.db import connections
 from django.test import AsyncClient, override_settings
 from django_project.shop.models import Sale
+from garbage import collected
 from orders_django import views
 
 from lockkit_django import alocks
@@ -113,7 +114,7 @@ async def test_orders_that_one_task_sends_do_not_keep_each_other() -> None:
         answer = await client.post("/orders/async", headers=headers)
         assert answer.status_code == 201
         del answer  # it has its request, and that its order
-    gc.collect()
+    collected()
     orders = [each for each in gc.get_objects() if issubclass(type(each), OpenOrder)]
     assert [each.order_id for each in orders if "kept-" in each.order_id] in ([], ["kept-2"])
 
