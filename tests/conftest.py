@@ -292,6 +292,9 @@ def _of_the_process() -> dict[str, object]:
         "directory": Path.cwd(),
         "level": logging.root.level,
         "disabled": logging.root.manager.disable,
+        "signals": [signal.getsignal(number) for number in range(1, signal.SIGRTMIN)],
+        "collects": gc.isenabled(),
+        "profiled": (sys.getprofile(), sys.gettrace()),
     }
 
 
