@@ -72,6 +72,9 @@ class AcquireCall(NamedTuple):
         return new_token() + self.suffix
 
 
+OTHER_KIND = "Lock is for clients of redis, and AsyncLock for those of redis.asyncio"
+
+
 class Queueing:
     """The additions of both classes to redis-py's locks: ``renew`` and ``fencing_token``."""
 
@@ -89,6 +92,14 @@ class Queueing:
         Default: the lock expires after ``timeout`` seconds, as redis-py's does."""
         super().__init__(*args, **kwargs)
         self.renew = renew
+
+    def register_scripts(self) -> None:
+        """Refuse a client of the other kind first: redis-py keeps the scripts of the first client
+        for the whole class."""
+        is_async = isinstance(self, redis.asyncio.lock.Lock)
+        if isinstance(self.redis, redis.Redis if is_async else redis.asyncio.Redis):
+            raise ConfigurationError(OTHER_KIND)
+        super().register_scripts()  # type: ignore[misc]
 
     @property
     def fencing_token(self) -> int:
@@ -233,9 +244,7 @@ def client_for(handed: Any, kind: type[C], loop: asyncio.AbstractEventLoop | Non
     """The client of a pool, which lives as long as the pool. For asyncio, one per event loop."""
     pool = pool_of(handed)
     if isinstance(pool, redis.ConnectionPool) == issubclass(kind, AsyncLockClient):
-        raise ConfigurationError(
-            "Lock is for clients of redis, and AsyncLock for those of redis.asyncio"
-        )
+        raise ConfigurationError(OTHER_KIND)
     clients: dict[asyncio.AbstractEventLoop | None, Any] = vars(pool).setdefault(OURS, {})
     known = clients.get(loop)
     if known is None:

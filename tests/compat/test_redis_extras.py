@@ -79,10 +79,22 @@ async def test_a_client_class_for_asyncio_makes_them(aclient: AsyncRedis) -> Non
 async def test_a_class_for_clients_of_the_other_kind_says_so(
     client: Redis, aclient: AsyncRedis
 ) -> None:
+    """And works with its own afterwards, though redis-py keeps the scripts of its first client."""
+
+    class First(Lock):
+        lua_release = lua_extend = lua_reacquire = None
+
+    class AsyncFirst(AsyncLock):
+        lua_release = lua_extend = lua_reacquire = None
+
     with pytest.raises(ConfigurationError, match=r"AsyncLock for those of redis\.asyncio"):
-        await client.lock(NAME, 5, lock_class=AsyncLock).acquire()
+        await client.lock(NAME, 5, lock_class=AsyncFirst).acquire()
     with pytest.raises(ConfigurationError, match="Lock is for clients of redis"):
-        aclient.lock(NAME, 5, lock_class=Lock).acquire()
+        aclient.lock(NAME, 5, lock_class=First).acquire()
+    with client.lock(NAME, 5, lock_class=First) as lock:
+        assert lock.extend(1)
+    async with aclient.lock(NAME, 5, lock_class=AsyncFirst) as alock:
+        assert await alock.extend(1)
 
 
 def test_fencing_tokens_grow_also_between_lockkit_and_the_drop_in(
