@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar, cast
 
 import redis
+import redis.asyncio.lock
 from redis.exceptions import LockError, LockNotOwnedError, RedisError
 
 from lockkit.engine import holding, waiting

@@ -14,6 +14,8 @@ from django_project.shop.models import Sale
 from places import ROOT
 
 PAGE = (ROOT / "docs" / "orders.md").read_text(encoding="utf-8")
+LINES = PAGE.replace("\\\n", "").splitlines()
+"""A command may go on after a backslash."""
 
 CSRF = "django.middleware.csrf.CsrfViewMiddleware"
 
@@ -38,7 +40,7 @@ def request_of(command: str) -> tuple[str, dict[str, str], str]:
 )
 def test_the_request_of_the_page_sent_twice_is_one_order() -> None:
     (token,) = re.findall(r"^\$ T=(\w+)", PAGE, re.MULTILINE)
-    (command,) = [line for line in PAGE.splitlines() if line.startswith("$ curl")]
+    (command,) = [line for line in LINES if line.startswith("$ curl")]
     path, headers, body = request_of(command.replace("$T", token))
     form = "application/x-www-form-urlencoded"
     with override_settings(MIDDLEWARE=[CSRF, *settings.MIDDLEWARE]):
