@@ -274,6 +274,7 @@ class _Acquire:
 
     def _is_of_its_view(self, holder: Owner) -> bool:
         found = (each() for each in THIS_VIEW.get())
+        name = self.request.name
         leases = [lease for lease in found if lease is not None and not lease.released]
-        holds = [lease[name]._hold for lease in leases for name in lease.names]
+        holds = [lease[name]._hold for lease in leases if name in lease.names]
         return any(holder == Owner.decode(hold.request.owner) for hold in holds)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from flask import Blueprint, Flask
+from flask import Blueprint, Flask, request
 from flask_babel import Babel
 from werkzeug.exceptions import Locked
 
@@ -230,6 +231,37 @@ def test_what_a_view_has_started_may_wait_for_its_end(app: Flask) -> None:
     assert app.test_client().get("/starts").text == "done"
     threads[0].join()
     assert leases[0].release()
+
+
+def test_threads_of_one_name_wait_for_one_another(app: Flask) -> None:
+    """Each is in a view of the same path that holds another name than the one it asks for."""
+    entered, leave = threading.Event(), threading.Event()
+    answers: dict[str, str] = {}
+
+    @app.get("/move")
+    @lock_view("account:{query.of:str}")
+    def move() -> str:
+        if request.args["of"] == "A":
+            entered.set()
+            assert leave.wait(60)
+            return "moved"
+        with locks["default"].lock("account:A", timeout=60):
+            return "moved, later"
+
+    def ask(of: str) -> None:
+        answers[of] = app.test_client().get(f"/move?of={of}").text
+
+    threads = [threading.Thread(target=ask, args=[of], name="twin") for of in "AB"]
+    threads[0].start()
+    assert entered.wait(60)
+    threads[1].start()
+    with app.app_context():
+        waiting = partial(locks["default"].inspect, "account:A")
+        eventually(lambda: answers or getattr(waiting(), "waiters", 0))
+    leave.set()
+    for thread in threads:
+        thread.join()
+    assert answers == {"A": "moved", "B": "moved, later"}
 
 
 def test_what_outlives_its_view_waits_for_others(app: Flask) -> None:
