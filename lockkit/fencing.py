@@ -85,6 +85,11 @@ def execute(
     Roll back after LeaseLost, and after an unknown number of rows: some may have been written.
     """
     filled = _filled(statement, lease, column)
+    if not hasattr(cursor, "rowcount"):  # before it writes, in a transaction of its own perhaps
+        raise ConfigurationError(
+            f"a {type(cursor).__name__} does not say how many rows were written: use a cursor, as "
+            "of connection.cursor(), or fencing.run() for SQLAlchemy"
+        )
     if rows > 0 and not _deletes(statement):
         _check_that_found_rows_count(cursor)
     cursor.execute(filled, parameters)

@@ -70,8 +70,8 @@ def acquire(  # noqa: PLR0917
 ) -> Step[Granted]:
     """Acquire within ``timeout`` seconds (None: for ever), or leave nothing behind.
 
-    Raises LockHeld (timeout 0), AcquireTimeout, TooManyWaiters, a BackendError or a
-    ConfigurationError. ``first``: the first attempt, if it has already been made.
+    Raises LockHeld (timeout 0, or a view that would wait for itself), AcquireTimeout,
+    TooManyWaiters, a BackendError or a ConfigurationError. ``first``: the first attempt, if it has already been made.
     """
     attempt = _Acquire(store, request, timeout, new_token, now)
     try:

@@ -18,7 +18,7 @@ from lockkit.model.checks import (
     check_permits,
 )
 from lockkit.model.errors import ConfigurationError, UnsupportedCapability
-from lockkit.model.names import check_name
+from lockkit.model.names import check_name, warn_of_fields
 from lockkit.model.options import (
     KindOptions,
     LockOptions,
@@ -132,6 +132,8 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
     ) -> L:
         make = self._class(**own)
         name, label = check_name(name), check_label(options.get("label", ""))
+        if "{" in name:
+            warn_of_fields(name)
         return make(self, self._terms(usage, options), name, label)
 
     def _own(
@@ -177,6 +179,8 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         if not names:
             raise ConfigurationError("a multi-lock needs at least one name")
         in_order = sorted({check_name(name) for name in names}, key=str.encode)
+        if any("{" in name for name in in_order):
+            warn_of_fields(" ".join(in_order))
         most = self.store.most
         if most is not None and len(in_order) > most:
             raise ConfigurationError(

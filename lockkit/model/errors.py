@@ -14,7 +14,7 @@
     │  ├ LayoutMismatch                the store holds another version of lockkit's layout
     │  └ MissingTable                  the database has no table for locks
     ├ AcquireTimeout(TimeoutError)     somebody else has the lock
-    │  ├ LockHeld                      the same, with timeout=0
+    │  ├ LockHeld                      the same, and it did not wait
     │  └ TooManyWaiters                the queue, or this process's waiting room, is full
     │     └ TooManySessions            this process uses all the sessions that it may have
     ├ LeaseLost                        the lease is not held any more, and will not be again
@@ -129,7 +129,10 @@ class AcquireTimeout(LockError, TimeoutError):
 
 
 class LockHeld(AcquireTimeout):
-    """With ``timeout=0``: somebody has the lock, or is ahead in its queue."""
+    """With ``timeout=0``: somebody has the lock, or is ahead in its queue.
+
+    With any timeout: the ``lock_view`` around the code has it, so waiting would never end.
+    """
 
 
 class TooManyWaiters(AcquireTimeout):

@@ -25,6 +25,9 @@ SOURCES = ("kwargs", "user", "json", "form", "query", "header")
 # Compiled when they are first used.
 _FIELD = r"\{([^{}]*)\}"
 _PATH = r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*"
+_LEFT = rf"\{{{_PATH}(:[a-z]+)?\}}"
+_OTHERS = r"<(?:\w+:)?([A-Za-z_]\w*)>|%\(([A-Za-z_]\w*)\)s"
+"""A field of a URL pattern, or of ``%``: in a template it would be a text, the same in all names."""
 
 
 def name(template: str, /, **values: object) -> str:
@@ -56,6 +59,22 @@ def check_name(text: object) -> str:
     if text.isascii() and text.isprintable() and 0 < len(text) <= LONGEST_NAME:
         return text
     return _check_unusual(text)
+
+
+def warn_of_fields(text: str) -> None:
+    """Warn if the name of a lock looks like a template. The warning shows the line from which the
+    caller of this function's caller was called. It has no part of the name, so that names which
+    come from outside cannot make it a new one each time."""
+    import warnings
+
+    if re.search(_LEFT, text):
+        warnings.warn(
+            "a lock's name is taken as it is, also with a {field} in it: only lock_view, @locked "
+            "and lockkit.name() fill fields. Is this an f-string without its f? Write "
+            "lockkit.name('stock:{sku}', sku=sku), as lock_view does",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
 
 def _check_unusual(text: str) -> str:
@@ -108,6 +127,11 @@ class Template:
         self.text = text
         self.fields: tuple[Field, ...] = ()
         self._form = ""  #: with a %s for each field
+        if other := re.search(_OTHERS, text):
+            raise InvalidName(
+                f"{other[0]} in the name template {text!r}: a field is written "
+                f"{{{other[1] or other[2]}}}"
+            )
         position = 0
         for match in re.finditer(_FIELD, text):
             between = text[position : match.start()]

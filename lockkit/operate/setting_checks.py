@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from lockkit.model.errors import BackendError, ConfigurationError, DriverMissing
+from lockkit.model.errors import BackendError, ConfigurationError, DriverMissing, StoreRefused
 from lockkit.model.types import Finding
 from lockkit.stores.contract import HostLocal, ProcessLocal, Store
 from lockkit.stores.registry import load_store
@@ -60,12 +60,14 @@ def store_findings(client: LockClient) -> Iterator[Finding]:
         dangers = client.perform(client.store.health())
     except (BackendError, ConfigurationError) as error:
         is_down = isinstance(error, BackendError)
+        if isinstance(error, StoreRefused):
+            remedy = "Correct LOCKKIT, or the rights of its user"
+        else:
+            remedy = "Start it, or correct LOCKKIT" if is_down else "Do what it says"
         yield Finding(
             "store-fails",
             f"The store of the {alias} ({client.settings.shown_location}) fails: {error}",
-            "Start it, or correct LOCKKIT. Views that lock answer 503 while it is down."
-            if is_down
-            else "Do what it says. Until then, views that lock answer 500.",
+            f"{remedy}. Until then, views that lock answer {503 if is_down else 500}.",
         )
         return
     for danger in dangers:

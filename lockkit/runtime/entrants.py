@@ -6,7 +6,6 @@ a lock again that somebody else holds.
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
 from functools import cache
@@ -54,10 +53,11 @@ def of_task(task: asyncio.Task[Any] | None) -> str:
 
 def of_caller() -> str:
     """The key of the task that runs in this thread; if none does, of the thread."""
-    running = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
-    if running is None or running() is None:
+    if not process.runs_a_loop():
         return of_thread()
-    return of_task(sys.modules["asyncio"].current_task())
+    import asyncio
+
+    return of_task(asyncio.current_task())
 
 
 def _of_callers() -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -174,6 +175,12 @@ def owner_text(label: str, thread: str | None = None) -> str:
     if not name.isprintable() or len(name) > LONGEST_LABEL:
         name = _printable(name)
     return f"{before}{name}{between}{label and _printable(label)}{after}"
+
+
+def runs_a_loop() -> bool:
+    """Whether the calling thread runs an event loop of asyncio."""
+    running = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+    return running is not None and running() is not None
 
 
 def new_token() -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockkit.engine.effects import Effect, Exchange, Gather, Later, Listen, Park, Step
+from lockkit.model.log import log
 from lockkit.model.types import Request
 from lockkit.runtime import process
 
@@ -57,12 +59,23 @@ def run(  # noqa: C901  one loop, whose every line may be interrupted
         return run(step, wire, later, interruption)
 
 
+@cache
+def _warn_of_loop() -> None:
+    """Warn once in the life of the process."""
+    log.warning(
+        "a blocking call of lockkit waits in a thread that runs an event loop, so all its tasks "
+        "stand still: in a coroutine use lockkit.aio, or alocks of an adapter"
+    )
+
+
 def has_ended(step: Step[Any]) -> bool:
     return step.gi_frame is None  # type: ignore[attr-defined]  # all of them are generators
 
 
 def _rare(effect: Effect, wire: Wire, later: Callable[[Request, float], object]) -> Any:
     if isinstance(effect, Park):
+        if process.runs_a_loop():
+            _warn_of_loop()
         wire.park(effect)
     elif isinstance(effect, Later):
         later(effect.request, effect.until)

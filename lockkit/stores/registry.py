@@ -109,7 +109,10 @@ def _store_class(settings: AliasSettings) -> type[Store]:
     from lockkit.stores.contract import Store
 
     if not (isinstance(found, type) and issubclass(found, Store)):
-        raise UnknownBackend(f"{path!r} is not a subclass of lockkit.stores.contract.Store")
+        raise UnknownBackend(
+            f"{path!r} of {settings.title} is not a subclass of lockkit.stores.contract.Store. "
+            "Without BACKEND, LOCATION chooses the store"
+        )
     return found
 
 

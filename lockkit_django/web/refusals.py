@@ -70,8 +70,8 @@ def in_language(refusal: Refusal) -> Refusal:
 class LockErrors(MiddlewareMixin):
     """Answers for views that take a lock by hand and do not get it, as ``lock_view`` does.
 
-    Without this middleware they are 500. With it, an ``AcquireTimeout`` that a view does not catch
-    is answered with 423 (or BUSY_STATUS) and Retry-After, a ``TooManyWaiters`` or a
+    Without this middleware such a view answers 500. With it, an ``AcquireTimeout`` that a view does
+    not catch is answered with 423 (or BUSY_STATUS) and Retry-After, a ``TooManyWaiters`` or a
     ``BackendUnavailable`` with 503. Put it before IdempotentOrderMiddleware. ATOMIC_REQUESTS has
     rolled back by then. These stay 500, because the work of the view may have been done:
     OutcomeUnknown, LeaseLost, an error in a hook of ``on_commit``; and, unless the request is a GET

@@ -33,6 +33,43 @@ ERRORS = [
 ]
 
 
+LOOP_STANDS_STILL = """
+import asyncio
+import lockkit
+
+async def main():
+    locks = lockkit.connect("memory://")
+    with locks.lock("free"), locks.lock("busy"):
+        for _ in range(2):
+            print("asks", flush=True)
+            try:
+                locks.lock("busy", timeout=0.05).acquire()
+            except lockkit.AcquireTimeout:
+                pass
+
+asyncio.run(main())
+"""
+
+
+def test_a_blocking_lock_that_stops_an_event_loop_is_warned_of_once() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOOP_STANDS_STILL], capture_output=True, text=True, check=True
+    )
+    assert done.stderr.count("in a coroutine use lockkit.aio") == 1
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["stock:{sku}", "{sku:int}:stock", "stock:{form.sku}"])
+def test_a_name_that_looks_like_a_template_is_warned_of(name: str) -> None:
+    client = lockkit.connect("memory://")
+    for make in (client.lock, client.rwlock, lambda name: client.semaphore(name, 2), client.multi):
+        with pytest.warns(RuntimeWarning, match="taken as it is") as told:
+            make(name)
+        assert {warning.filename for warning in told} == {__file__}
+    for plain in ("stock:{}", 'stock:{"a": 1}', "{a b}", "a}b{c"):
+        client.lock(plain)
+
+
 @pytest.mark.parametrize("kind", ERRORS)
 def test_errors_pickle_with_what_they_carry(kind: type[errors.LockError]) -> None:
     error = kind("it is so", name="stock:42")

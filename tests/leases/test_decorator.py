@@ -369,6 +369,8 @@ def test_a_child_that_is_forked_while_another_thread_makes_the_client(
         ("report:{user.pk}", {}, _function, "use a plain field, such as {pk}"),
         ("report:{request.user}", {}, _function, "use a plain field, such as {user}"),
         ("report:{day", {}, _function, "unmatched brace"),
+        ("report:<date:day>", {}, _function, "a field is written {day}"),
+        ("report:%(day)s", {}, _function, "a field is written {day}"),
         ("x", {"lease_as": "lease"}, _function, "no parameter 'lease'"),
         ("x", {"lease_as": "days"}, lambda *days: None, "no parameter 'days'; it has none"),
         ("x", {"ttl": 0}, _function, "ttl"),

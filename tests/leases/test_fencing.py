@@ -353,3 +353,14 @@ class TestSharedLeases:
                 fencing.execute(cursor, DEDUCT.format(p="?"), (1, "a"), lease=permit)
             cursor.execute("SELECT count FROM stock WHERE sku = 'a'")
             assert cursor.fetchone() == (10,)
+
+
+def test_a_connection_is_no_cursor(locks: LockClient) -> None:
+    """It would write, and then not say how many rows."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.execute(TABLE)
+        connection.execute(ROWS)
+        with locks.lock("stock").acquire() as lease:
+            with pytest.raises(ConfigurationError, match=r"use a cursor, as of connection\.cursor"):
+                fencing.execute(connection, DEDUCT.format(p="?"), (1, "a"), lease=lease)  # type: ignore[arg-type]
+        assert connection.execute("SELECT count FROM stock").fetchall() == [(10,), (10,)]

@@ -48,6 +48,7 @@ class Line(asyncio.BufferedProtocol):
         self._owed: deque[tuple[asyncio.Future[Any], int, float]] = deque()
         self._several: list[Any] = []  #: replies so far to the first request
         self._unsent: list[bytes] = []  #: requests, until the loop's next turn
+        self._made = now()
         self._heard = 0.0  #: when the last reply came
         self._timer: asyncio.TimerHandle | None = None
         self._is_over = False
@@ -98,8 +99,9 @@ class Line(asyncio.BufferedProtocol):
 
     @property
     def is_used(self) -> bool:
-        """Whether somebody waits for a reply, or is about to send its first request."""
-        return bool(self._owed) or not (self._heard or self._is_over)
+        """Whether somebody waits for a reply, or may be about to send its first request."""
+        is_new = not self._heard and now() - self._made < self.patience
+        return bool(self._owed) or (is_new and not self._is_over)
 
     @property
     def owes(self) -> int:
