@@ -71,7 +71,8 @@ def acquire(  # noqa: PLR0917
     """Acquire within ``timeout`` seconds (None: for ever), or leave nothing behind.
 
     Raises LockHeld (timeout 0, or a view that would wait for itself), AcquireTimeout,
-    TooManyWaiters, a BackendError or a ConfigurationError. ``first``: the first attempt, if it has already been made.
+    TooManyWaiters, a BackendError or a ConfigurationError. ``first``: the first attempt, if it has
+    already been made.
     """
     attempt = _Acquire(store, request, timeout, new_token, now)
     try:

@@ -27,7 +27,7 @@ _FIELD = r"\{([^{}]*)\}"
 _PATH = r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*"
 _LEFT = rf"\{{{_PATH}(:[a-z]+)?\}}"
 _OTHERS = r"<(?:\w+:)?([A-Za-z_]\w*)>|%\(([A-Za-z_]\w*)\)s"
-"""A field of a URL pattern, or of ``%``: in a template it would be a text, the same in all names."""
+"""A field of a URL pattern, or of ``%``: a template would have it as it is, in all names."""
 
 
 def name(template: str, /, **values: object) -> str:

@@ -35,10 +35,12 @@ _SF_STRING = re.compile(r'"((?:[\x20-\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"')
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _CHANGING = re.compile(
     r"(digest|hawk|mac|negotiate|ntlm|signature|aws|aws4-\S+|oss|sharedkey(lite)?|(\w+-)?hmac-\S+)\s"
-    r"|oauth\s.*\boauth_nonce=",
+    r"|oauth\s.*\boauth_nonce="
+    r"|\S+\s+eyJ[\w-]+\.[\w-]+\.",
     re.IGNORECASE,
 )
-"""Authorization schemes whose header is new in each request, so it cannot identify an owner."""
+"""Headers that are new in each request, or, as a JSON web token, every few minutes: the repeat of
+an order may have another one. So they cannot identify an owner."""
 
 
 class MalformedOrderIdError(ValueError):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 from types import FunctionType, MethodType
 from typing import Any
 
-from lockkit.web.route_checks import module_of, wrappers
+from lockkit.web.route_checks import is_measured, module_of, wrappers
 
 Test = Callable[[Any], object]
 
@@ -19,7 +19,7 @@ Test = Callable[[Any], object]
 def unknown_wrapper(views: Iterable[Any], is_known: Test, is_plain: Test) -> str | None:
     """The name of a wrapper or function that may be a check; None if there is none."""
     for view in views:
-        *around, function = wrappers(view)
+        *around, function = (layer for layer in wrappers(view) if not is_measured(layer))
         for each in (*around, function):
             if not (is_plain(function) if each is function else is_known(each)):
                 return _name_of(each)

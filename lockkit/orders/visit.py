@@ -26,7 +26,7 @@ from lockkit.orders.record import (
     snapshot_of,
     storable,
 )
-from lockkit.web.refusal import ORDER_ID, Refusal
+from lockkit.web.refusal import ORDER_ID, Refusal, request_label
 
 if TYPE_CHECKING:
     from lockkit.orders.decisions import Decision, Proceed
@@ -232,7 +232,13 @@ class Visit(ABC):
         hook = self.orders.hook("authorize_replay")
         if hook is not None:
             return give() if self.may_see(hook) else self.refuse(refusals.NOT_ALLOWED)
-        if self.unknown_check() is not None:
+        if (check := self.unknown_check()) is not None:
+            log.warning(
+                "%r gets no stored answer, because %s may be a check of its own: put @idempotent "
+                "on the view itself, or set AUTHORIZE_REPLAY",
+                request_label(self.request),
+                check,
+            )
             return self.refuse(refusals.not_replayable())
         return self.if_checks_pass(give)
 

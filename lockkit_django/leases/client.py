@@ -32,6 +32,11 @@ from lockkit_django.leases.until import of_orders, open_transactions
 if TYPE_CHECKING:
     from lockkit.web.view_lock import AnyAsyncLease, AnyLease
 
+PATIENCE = 5.0
+"""Seconds that a lock is held after the end of an async view, or after an error in a block, while
+a query that was given up may still run. Not longer: a task that the view left behind may wait in
+that thread for this lock."""
+
 RESETTING = ("LOCKKIT", "DATABASES", "CACHES")
 """If ``override_settings`` changes one of these settings, the clients are made anew."""
 
@@ -49,18 +54,22 @@ class AsyncDjangoLockClient(AsyncEnclosingClient):
 
     @staticmethod
     async def _refuse(name: str) -> None:
-        """Look in the thread in which Django runs this coroutine's queries."""
-        await sync_to_async(refuse_open_transactions, thread_sensitive=True)(name)
+        """Look in the thread in which Django runs this coroutine's queries; not if all tasks share
+        it: it may be busy for long, and what is open there is hardly this task's."""
+        if has_own_thread() or AsyncDjangoLockClient._in_order():
+            await sync_to_async(refuse_open_transactions, thread_sensitive=True)(name)
 
     @staticmethod
     def _in_order() -> bool:
         return getattr(ORDER.get(), "is_open", False)
 
     async def _await_left_over(self, error: type[BaseException] | None) -> None:
-        """After an error, wait for what still runs in the thread. Do not wait after a normal end:
-        there another task may be waiting for this very lock."""
+        """After an error, wait for what still runs in the thread; not for ever if all tasks share
+        it, where another one may be waiting for this very lock. So it does not wait after a normal
+        end either."""
         if error is not None:
-            await to_its_end(until_thread_is_idle())
+            patience = None if has_own_thread() else PATIENCE
+            await to_its_end(until_thread_is_idle("a lock", patience))
 
 
 locks = ClientsByAlias(lock_settings, DjangoLockClient)
@@ -86,14 +95,7 @@ async def give_back_from_loop(
     thread, at most ``patience`` seconds (None: for ever)."""
     try:
         if when_idle:
-            await asyncio.wait_for(until_thread_is_idle(), patience)
-    except TimeoutError:
-        log.warning(
-            "%r is released while the thread of its request works: its view ended %g s ago, and "
-            "what it left behind may wait for this lock, or commit without it",
-            lease.name,
-            patience,
-        )
+            await until_thread_is_idle(repr(lease.name), patience)
     finally:
         if isinstance(lease, (AsyncLease, AsyncMultiLease)):
             await give_back_async(lease)
@@ -101,13 +103,22 @@ async def give_back_from_loop(
             await sync_to_async(give_back, thread_sensitive=False)(lease)
 
 
-async def until_thread_is_idle() -> None:
-    """Wait until the thread with this request's connections has finished its work.
+async def until_thread_is_idle(shown: str = "", patience: float | None = None) -> None:
+    """Wait until the thread with this request's connections has finished its work; for at most
+    ``patience`` seconds (None: for ever), and then warn that ``shown`` is released.
 
     A ``sync_to_async`` that is cancelled ends at once, but its function runs on: it may be about
     to COMMIT. The view may catch the cancellation, such as that of ``asyncio.timeout``.
     """
-    await sync_to_async(bool, thread_sensitive=True)()
+    try:
+        await asyncio.wait_for(sync_to_async(bool, thread_sensitive=True)(), patience)
+    except TimeoutError:
+        log.warning(
+            "%s is released while the thread of its queries works: its view or block ended %g s "
+            "ago, and what it left behind may wait for this lock, or commit without it",
+            shown,
+            patience,
+        )
 
 
 def has_own_thread() -> bool:

@@ -187,12 +187,15 @@ class Visit(visit.Visit):
         return get_token(self.request)
 
     def order_response(self, response: HttpResponseBase) -> OrderResponse:
-        """A rendered response as it may be stored: without CSRF tokens; a stream has no body."""
+        """A rendered response as it may be stored: without CSRF tokens; a stream has no body. One
+        that is too long to be stored is not searched for them."""
         body = None if response.streaming else bytes(getattr(response, "content", b""))
         headers = [*response.items(), *set_later(response)]
         answered = OrderResponse(int(response.status_code), headers, body)
         secret = self.request.META.get("CSRF_COOKIE")
-        return without_tokens(answered, _tokens_in(secret, body or b"")) if secret else answered
+        if not (secret and body) or len(body) > self.orders.settings.max_response:
+            return answered
+        return without_tokens(answered, _tokens_in(secret, body))
 
     def asks_to_log_in(self, response: HttpResponseBase) -> bool:
         """Whether it redirects to a login page, as Django's decorators and mixins do."""
@@ -238,15 +241,19 @@ def _tokens_in(secret: str, body: bytes) -> Iterator[str]:
             yield secret
         for start in range(min(len(run) - CSRF_TOKEN_LENGTH, LONGEST_ESCAPE) + 1):
             token = run[start : start + CSRF_TOKEN_LENGTH]
-            if _unmasked(token) == secret:
+            if _is_masked(secret, token):
                 yield token
 
 
-def _unmasked(token: str) -> str:
-    """The secret of a token: each letter of the cipher was moved by one of the mask."""
+def _is_masked(secret: str, token: str) -> bool:
+    """Whether the token is the secret under a mask: each letter of the token's second half was
+    moved by one of its first half. Most texts differ in the first letter."""
     mask, cipher = token[:CSRF_SECRET_LENGTH], token[CSRF_SECRET_LENGTH:]
     at = CSRF_ALLOWED_CHARS.index
-    return "".join(CSRF_ALLOWED_CHARS[at(c) - at(m)] for c, m in zip(cipher, mask, strict=True))
+    moved = zip(secret, cipher, mask, strict=False)  # a foreign cookie may have any length
+    return len(secret) == CSRF_SECRET_LENGTH and all(
+        CSRF_ALLOWED_CHARS[at(c) - at(m)] == s for s, c, m in moved
+    )
 
 
 def _pages_at(page: Any) -> list[str]:

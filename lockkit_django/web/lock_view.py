@@ -26,7 +26,13 @@ from lockkit.runtime.aio_run import to_its_end
 from lockkit.web.refusal import log_refusal, refusal_of, request_label
 from lockkit.web.view_lock import ViewLock, mark, note_lease
 from lockkit_django.conf import view_settings
-from lockkit_django.leases.client import alocks, give_back_from_loop, has_own_thread, locks
+from lockkit_django.leases.client import (
+    PATIENCE,
+    alocks,
+    give_back_from_loop,
+    has_own_thread,
+    locks,
+)
 from lockkit_django.leases.transactions import note_each_request
 from lockkit_django.web.refusals import drf_exception, refused, rendered
 from lockkit_django.web.request import STAYS, RequestView, http_request, request_and_rest
@@ -47,12 +53,6 @@ OnBusy = Callable[[Any, AcquireTimeout], Any]
 
 LENT = "_lockkit_lent"
 """Attribute of a request: the leases of all lock_views around it, the outermost first."""
-
-
-PATIENCE = 5.0
-"""Seconds that an async view's lock is held after its end, while a query that the view gave up
-still runs in its thread. Not longer: a task that the view left behind may wait there for this lock.
-"""
 
 
 class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written

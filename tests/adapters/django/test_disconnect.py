@@ -13,7 +13,7 @@ from asgi_scope import http_scope
 from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
 from django.core.handlers.asgi import ASGIHandler
 from django.db import connections, transaction
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.test import Client, RequestFactory, override_settings
 from django.urls import path
 from django_project.shop.models import Sale
@@ -244,6 +244,45 @@ async def test_a_block_that_ends_is_not_waited_for_by_what_waits_for_its_lock(
     run: Callable[[], Coroutine[Any, Any, None]],
 ) -> None:
     await run()
+
+
+def work_until(done: threading.Event) -> None:
+    started.set()
+    assert done.wait(60)
+
+
+async def test_a_thread_that_all_tasks_share_is_not_waited_for() -> None:
+    """A lock is asked for, and released, while another task's query runs there."""
+    started.clear()
+    done = threading.Event()
+    task = asyncio.create_task(sync_to_async(work_until)(done))
+    assert await asyncio.to_thread(started.wait, 30)
+    try:
+        async with asyncio.timeout(20):
+            lease = await alocks["default"].lock("stock:A1", timeout=0).acquire()
+            await lease.release()
+    finally:
+        done.set()
+        await task
+
+
+async def fail_while_another_task_waits() -> None:
+    started.clear()
+    async with alocks["default"].lock("stock:A1"):
+        waiting.add(asyncio.create_task(sync_to_async(wait_for_it)("A1")))
+        assert await asyncio.to_thread(started.wait, 30)
+        raise Http404
+
+
+async def test_an_error_does_not_wait_for_ever_for_what_waits_for_its_lock(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("lockkit_django.leases.client.PATIENCE", 0.2)
+    with pytest.raises(Http404):
+        await asyncio.wait_for(fail_while_another_task_waits(), 15)
+    await waiting.pop()
+    (line,) = caplog.messages
+    assert line.startswith("a lock is released while")
 
 
 waiting: set[asyncio.Task[None]] = set()

@@ -36,6 +36,7 @@ class Owners(Suite):
             "SharedKey a:{}",
             "TC3-HMAC-SHA256 Credential=a, Signature={}",
             'OAuth realm="a", oauth_nonce="{}"',
+            "Bearer eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.signature-{}",
         ],
     )
     def test_a_header_that_is_another_each_time_owns_nothing(self, shop: Shop, header: str) -> None:

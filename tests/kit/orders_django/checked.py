@@ -28,7 +28,7 @@ from rest_framework.exceptions import PermissionDenied as DRFDenied
 from rest_framework.permissions import BasePermission
 from rest_framework.response import Response
 from rest_framework.views import APIView
-from transparent import Transparent
+from transparent import Measured, Transparent
 
 from lockkit_django import lock_view
 from lockkit_django.orders import IdempotentMixin, idempotent
@@ -340,6 +340,8 @@ class ChecksGet(View):
 HARMLESS = {
     **_harmless(),
     "harmless-class": csrf_exempt(never_cache(Plain.as_view())),
+    "harmless-agent": Measured(made),
+    "harmless-agents": Measured(csrf_exempt(Measured(Plain.as_view())), by="newrelic.hooks"),
     "harmless-check-of-get": idempotent(ChecksGet.as_view()),
 }
 
@@ -354,6 +356,7 @@ UNLISTED = {
     "unlisted-cache-page": cache_page(60)(made),
     "unlisted-csrf-protect": csrf_protect(made),
     "unlisted-csrf-cookie": ensure_csrf_cookie(made),
+    "unlisted-agent": Measured(made, by="ddtraces"),
     "unlisted-partial": partial(made),
     "unlisted-without-a-hash": WithoutHash(),
     "unlisted-dispatch": OnDispatch.as_view(),
@@ -371,6 +374,8 @@ UNKNOWN = {
     "custom-proxy-of-login": transparent(login_required(made)),
     "custom-proxy-below-idempotent": idempotent(transparent(never_cache(made))),
     "proxy-inside-dispatch": ProxyInsideDispatch.as_view(),
+    "custom-proxy-of-an-agents": transparent(Measured(made)),
+    "custom-below-an-agents": Measured(staff_only(made)),
     "custom-method": Require(made).run,
     "custom-method-below-idempotent": idempotent(Require(made).run),
     "own-setup": Setup.as_view(),

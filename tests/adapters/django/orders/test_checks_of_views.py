@@ -65,11 +65,15 @@ def test_decorators_that_refuse_nobody_let_answers_be_repeated(client: Client, k
 
 
 @pytest.mark.parametrize("kind", checked.UNLISTED)
-def test_what_is_on_no_list_may_be_a_check(client: Client, kind: str) -> None:
+def test_what_is_on_no_list_may_be_a_check(
+    client: Client, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
     first, again = send(client, kind), send(client, kind)
     assert first.status_code == 201, first.content
     assert (again.status_code, code_of(again)) == (409, "order-completed")
     assert Sale.objects.count() == 1
+    told = [each.getMessage() for each in caplog.records if each.name == "lockkit"]
+    assert len([each for each in told if f"'POST /orders/{kind}' gets no stored" in each]) == 1
 
 
 @pytest.mark.parametrize("kind", checked.UNKNOWN)

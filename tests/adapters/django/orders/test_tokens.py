@@ -40,7 +40,12 @@ def script(request: HttpRequest) -> HttpResponse:
     return HttpResponse(f"'{quoted}' '%22{get_token(request)}%22' '\\n{get_token(request)}'")
 
 
+def long(_request: HttpRequest) -> HttpResponse:
+    return HttpResponse("z" * 2001)
+
+
 urlpatterns = [
+    path("orders/long", long),
     path("orders/page", page),
     path("orders/script", script),
     path("orders/data", data),
@@ -91,3 +96,19 @@ def test_an_answer_without_a_token_stays_as_it_is() -> None:
     with override_settings(ROOT_URLCONF="orders_django.urls"):
         first, second = visitor.post("cookie"), visitor.post("cookie")
         assert (second.content, second["ETag"]) == (first.content, first["ETag"])
+
+
+def test_an_answer_too_long_to_be_kept_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search takes long where much looks like a token, under the lock of the order."""
+    searched: list[bytes] = []
+
+    def tokens_in(_secret: str, body: bytes) -> list[str]:
+        searched.append(body)
+        return []
+
+    monkeypatch.setattr("lockkit_django.orders.visit._tokens_in", tokens_in)
+    with override_settings(LOCKKIT_ORDERS={"PATHS": ["^/orders/"], "MAX_RESPONSE": 2000}):
+        assert Visitor().post("data").status_code == 200
+        assert len(searched) == 1
+        assert len(Visitor().post("long", "A-2").content) > 2000
+        assert len(searched) == 1

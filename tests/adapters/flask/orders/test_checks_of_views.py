@@ -13,7 +13,7 @@ from flask.views import MethodView, View
 from flask_login import login_required
 from flask_project import db, put
 from flask_project.hooks import permission_required
-from transparent import Transparent
+from transparent import Measured, Transparent
 
 from lockkit_flask import idempotent, lock_view
 from lockkit_flask.operate.checks import findings
@@ -163,6 +163,7 @@ UNKNOWN: dict[str, Views] = {
     "one below lock_view": lambda: lock_view("stock")(permission_required(buy)),
     "one below @idempotent": lambda: idempotent(permission_required(buy)),
     "one that hides below @idempotent": lambda: idempotent(hiding(buy)),
+    "a decorator below an agent's": lambda: Measured(permission_required(buy)),
     "a proxy of lock_view": lambda: Transparent(lock_view("stock")(buy), check),
     "a proxy of login_required": lambda: Transparent(login_required(buy), check),
     "an object": lambda: functools.partial(buy),
@@ -241,6 +242,7 @@ def in_a_factory(extra: str | None = None) -> Callable[..., Any]:
 KNOWN: dict[str, Views] = {
     "a function": lambda: buy,
     "one of a factory": in_a_factory,
+    "an agent's": lambda: Measured(lock_view("stock")(Measured(buy))),
     "lock_view": lambda: lock_view("stock")(buy),
     "a class": lambda: Made.as_view("made", buy),
     "@idempotent below what checks": lambda: permission_required(idempotent(buy)),
