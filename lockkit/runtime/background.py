@@ -54,23 +54,24 @@ class Background(ABC):
                     raise NoThread(f"no thread can be started: {error}") from error
                 raise
 
-    def _end(self) -> None:
-        """End the thread, after the pass it is in."""
+    def _end(self, *, is_gone: bool = False) -> None:
+        """End the thread, after the pass it is in. Its owner lives until then."""
         with self._starting:
             wake, self._wake = self._wake, None
         if wake is not None:
+            wake.owner = None if is_gone else self
             wake.set()
 
     def __del__(self) -> None:
         """The thread cannot call ``ended`` when its owner is gone, so this does."""
-        self._end()
+        self._end(is_gone=True)
         self.ended()
 
 
 def _work(reference: weakref.ref[Background], wake: native.Wake) -> None:
     """The thread's loop. While it sleeps, it has only a weak reference to its owner."""
     while True:
-        owner = reference()
+        owner = reference() if wake.owner is None else wake.owner
         if owner is None:
             return
         if owner._wake is not wake:

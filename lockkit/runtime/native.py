@@ -72,6 +72,7 @@ class Wake:
         an Event, because an interrupt can leave the lock of an Event locked."""
         self._asleep = (make_lock or _original("allocate_lock"))()
         self._asleep.acquire()
+        self.owner: Any = None  #: see ``Background``
 
     def set(self) -> None:
         if self._asleep.locked():

@@ -152,6 +152,24 @@ def use_in_two_loops(url: str, *, refuses_all: bool) -> None:
     asyncio.run(client.close())
 
 
+LOOP_AFTER_LOOP = """
+import asyncio, sys
+from lockkit import aio
+
+client = aio.connect(sys.argv[1])
+for _ in range(3):
+    asyncio.run(client.inspect("stock:42"))
+asyncio.run(client.close())
+"""
+
+
+def test_a_connection_of_a_loop_that_has_ended_is_left_quietly(redis_url: str) -> None:
+    """The destructor of redis-py's would fail, and Python would print that."""
+    program = [sys.executable, "-c", LOOP_AFTER_LOOP, redis_url]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
 @pytest.mark.parametrize("store", ["sqlite", "redis"])
 def test_a_forked_child_goes_on_with_the_client_in_a_loop_of_its_own(
     store: str, redis_url: str, tmp_path: Path

@@ -1393,7 +1393,6 @@ def test_a_user_is_named_once() -> None:
         lockkit.connect("zookeeper://shop:x@host", options={"username": "shop"})
 
 
-@pytest.mark.filterwarnings(r"ignore:unclosed <ssl\.SSLSocket:ResourceWarning")
 def test_tls_is_verified(server: ZooKeeperServer, url: str) -> None:
     with TLSEnd(server.port) as end:
         secured = url.replace(f"127.0.0.1:{server.port}", f"localhost:{end.port}")

@@ -119,6 +119,8 @@ class AsyncRedisWire:
         return line
 
     async def _connect(self) -> Line:
+        if self._line is not None:
+            self._line.abort()  # its loop may have ended: redis-py could not close it then
         self._line = await connected(self._make())
         return self._line
 
