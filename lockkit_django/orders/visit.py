@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from types import SimpleNamespace
@@ -14,12 +13,7 @@ from django.conf import settings
 from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.http.request import HttpHeaders
-from django.middleware.csrf import (
-    CSRF_ALLOWED_CHARS,
-    CSRF_SECRET_LENGTH,
-    CSRF_TOKEN_LENGTH,
-    get_token,
-)
+from django.middleware.csrf import get_token
 from django.shortcuts import resolve_url
 from django.urls import NoReverseMatch
 
@@ -49,6 +43,7 @@ from lockkit_django.leases.client import alocks, give_back_from_loop, locks
 from lockkit_django.leases.transactions import ORDER, note_what_is_final
 from lockkit_django.orders.authorize import passes, unknown_check
 from lockkit_django.orders.commit_in import OwnTransaction
+from lockkit_django.orders.forgery import tokens_in
 from lockkit_django.orders.headers import set_headers, set_later
 from lockkit_django.orders.open_order import ClaimedOrder, OpenOrder
 from lockkit_django.orders.request import (
@@ -74,11 +69,6 @@ R = TypeVar("R")
 
 REFUSAL = "_lockkit_reject"
 """Attribute of a response: the refusal that it shows."""
-
-LONGEST_ESCAPE = 16
-r"""Letters and digits that can precede a token: a quote is \u0022 in a script, %22 in a URL."""
-
-_RUNS = re.compile(rb"[A-Za-z0-9]{32,}")
 
 
 class _LoopRunner:
@@ -195,7 +185,7 @@ class Visit(visit.Visit):
         secret = self.request.META.get("CSRF_COOKIE")
         if not (secret and body) or len(body) > self.orders.settings.max_response:
             return answered
-        return without_tokens(answered, _tokens_in(secret, body))
+        return without_tokens(answered, tokens_in(secret, body))
 
     def asks_to_log_in(self, response: HttpResponseBase) -> bool:
         """Whether it redirects to a login page, as Django's decorators and mixins do."""
@@ -231,29 +221,6 @@ class Visit(visit.Visit):
         if self.options.inside and class_of(self.view) is None:
             return give()
         return give() if passes(self, self.view) else self.refuse(refusals.NOT_ALLOWED)
-
-
-def _tokens_in(secret: str, body: bytes) -> Iterator[str]:
-    """CSRF tokens in the body that are valid for this visitor: the secret itself, and the secret
-    under any mask."""
-    for run in {found.decode() for found in _RUNS.findall(body)}:
-        if secret in run:
-            yield secret
-        for start in range(min(len(run) - CSRF_TOKEN_LENGTH, LONGEST_ESCAPE) + 1):
-            token = run[start : start + CSRF_TOKEN_LENGTH]
-            if _is_masked(secret, token):
-                yield token
-
-
-def _is_masked(secret: str, token: str) -> bool:
-    """Whether the token is the secret under a mask: each letter of the token's second half was
-    moved by one of its first half. Most texts differ in the first letter."""
-    mask, cipher = token[:CSRF_SECRET_LENGTH], token[CSRF_SECRET_LENGTH:]
-    at = CSRF_ALLOWED_CHARS.index
-    moved = zip(secret, cipher, mask, strict=False)  # a foreign cookie may have any length
-    return len(secret) == CSRF_SECRET_LENGTH and all(
-        CSRF_ALLOWED_CHARS[at(c) - at(m)] == s for s, c, m in moved
-    )
 
 
 def _pages_at(page: Any) -> list[str]:

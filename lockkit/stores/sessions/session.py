@@ -19,7 +19,6 @@ from lockkit.engine.effects import Exchange, Park, Signal, Step
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendUnavailable, LockError, OutcomeUnknown
 from lockkit.model.types import Request
-from lockkit.runtime import process
 from lockkit.runtime.wires import TURN_SECONDS, Lane, call
 from lockkit.stores.sessions.connection import (
     CANCELLED,
@@ -279,4 +278,5 @@ class Session:
 
 def _asker() -> object:
     """The thread that asks, and its task."""
-    return threading.get_ident(), asyncio.current_task() if process.runs_a_loop() else None
+    in_loop = asyncio._get_running_loop() is not None
+    return threading.get_ident(), asyncio.current_task() if in_loop else None

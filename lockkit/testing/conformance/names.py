@@ -26,6 +26,7 @@ REFUSED = ("", "\0", "a\0", "\n", "a\r\nb", "\x1b[31m", "\x7f", "\x85", "\u2028"
 
 
 class NameTests:
+    @pytest.mark.filterwarnings("ignore:a lock's name is taken as it is:RuntimeWarning")
     def test_odd_names_are_all_different(
         self, client: AnyClient, other: AnyClient, name: str
     ) -> None:

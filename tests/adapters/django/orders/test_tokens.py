@@ -106,7 +106,7 @@ def test_an_answer_too_long_to_be_kept_is_not_searched(monkeypatch: pytest.Monke
         searched.append(body)
         return []
 
-    monkeypatch.setattr("lockkit_django.orders.visit._tokens_in", tokens_in)
+    monkeypatch.setattr("lockkit_django.orders.visit.tokens_in", tokens_in)
     with override_settings(LOCKKIT_ORDERS={"PATHS": ["^/orders/"], "MAX_RESPONSE": 2000}):
         assert Visitor().post("data").status_code == 200
         assert len(searched) == 1
