@@ -179,8 +179,6 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         if not names:
             raise ConfigurationError("a multi-lock needs at least one name")
         in_order = sorted({check_name(name) for name in names}, key=str.encode)
-        if any("{" in name for name in in_order):
-            warn_of_fields(" ".join(in_order))
         most = self.store.most
         if most is not None and len(in_order) > most:
             raise ConfigurationError(

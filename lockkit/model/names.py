@@ -130,7 +130,7 @@ class Template:
         if other := re.search(_OTHERS, text):
             raise InvalidName(
                 f"{other[0]} in the name template {text!r}: a field is written "
-                f"{{{other[1] or other[2]}}}"
+                f"{{{other[1] or other[2]}}}; a text like that must come from a function"
             )
         position = 0
         for match in re.finditer(_FIELD, text):

@@ -36,7 +36,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _CHANGING = re.compile(
     r"(digest|hawk|mac|negotiate|ntlm|signature|aws|aws4-\S+|oss|sharedkey(lite)?|(\w+-)?hmac-\S+)\s"
     r"|oauth\s.*\boauth_nonce="
-    r"|\S+\s+eyJ[\w-]+\.[\w-]+\.",
+    r'|(\S+\s+)?(token=)?"?eyJ[\w-]+\.[\w-]*\.',
     re.IGNORECASE,
 )
 """Headers that are new in each request, or, as a JSON web token, every few minutes: the repeat of
@@ -234,12 +234,17 @@ def _tag(key: str, fingerprint: str) -> str:
     return hashlib.sha256(f"{key}{fingerprint}".encode()).hexdigest()[:12]
 
 
+def names_owner(authorization: str | None) -> bool:
+    """Whether an order may belong to this ``Authorization`` header."""
+    return bool(authorization) and not _CHANGING.match(authorization or "")
+
+
 def _owner(identity: Identity) -> tuple[str, str] | None:
     if identity.scope:
         return "scope", identity.scope
     if identity.user:
         return "user", identity.user
-    if identity.authorization and not _CHANGING.match(identity.authorization):
+    if identity.authorization and names_owner(identity.authorization):
         return "authorization", identity.authorization  # hashed with the rest
     if identity.session:
         return "session", identity.session

@@ -27,8 +27,9 @@ SAMPLES = (
 )
 """Values for the parameters of a URL, to see which paths it may have."""
 
-AGENTS = "ddtrace", "newrelic"
-"""Packages that put a wrapper of their own around each view, and only measure it."""
+AGENTS = "ddtrace.contrib.", "newrelic.api.", "newrelic.hooks."
+"""Packages whose functions agents put around each view. Not all of an agent: a part of New Relic's
+makes such wrappers of functions of the project's."""
 
 MOST_COMPARED = 1000
 """The most URLs that are compared to find the nearest one."""
@@ -127,11 +128,11 @@ def module_behind(function: Any) -> str:
 
 
 def is_measured(layer: Any) -> bool:
-    """Whether this is what an agent puts around a view to measure it: it refuses nothing. Only what
-    the layer has itself counts: a transparent proxy shows what is below it."""
+    """Whether this is what an agent puts around a view to measure it: no check of the project's.
+    Only what the layer has itself counts: a transparent proxy shows what is below it."""
     if not hasattr(type(layer), "_self_wrapper"):
         return False
-    return module_of(layer._self_wrapper).partition(".")[0] in AGENTS
+    return module_of(layer._self_wrapper).startswith(AGENTS)
 
 
 def unknown_finding(view: str, route: str, check: str, line: str) -> Finding:

@@ -11,6 +11,7 @@ so ``locks`` keeps one per process and alias, and ``alocks`` one per event loop 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import AsyncToSync, SyncToAsync, sync_to_async
@@ -37,6 +38,10 @@ PATIENCE = 5.0
 a query that was given up may still run. Not longer: a task that the view left behind may wait in
 that thread for this lock."""
 
+LOOK_SECONDS = 0.2
+"""Seconds that an async lock waits for a thread that all tasks share, to see whether a transaction
+is open there. They come on top of the timeout of the lock."""
+
 RESETTING = ("LOCKKIT", "DATABASES", "CACHES")
 """If ``override_settings`` changes one of these settings, the clients are made anew."""
 
@@ -54,10 +59,14 @@ class AsyncDjangoLockClient(AsyncEnclosingClient):
 
     @staticmethod
     async def _refuse(name: str) -> None:
-        """Look in the thread in which Django runs this coroutine's queries; not if all tasks share
-        it: it may be busy for long, and what is open there is hardly this task's."""
-        if has_own_thread() or AsyncDjangoLockClient._in_order():
-            await sync_to_async(refuse_open_transactions, thread_sensitive=True)(name)
+        """Look in the thread in which Django runs this coroutine's queries. If all tasks share it,
+        it may work for another one: then LOOK_SECONDS at most."""
+        look = sync_to_async(refuse_open_transactions, thread_sensitive=True)(name)
+        if has_own_thread():
+            await look
+        else:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(look, LOOK_SECONDS)
 
     @staticmethod
     def _in_order() -> bool:

@@ -19,7 +19,7 @@ from django.utils.datastructures import MultiValueDict
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.log import log
 from lockkit.orders import Identity, OrderRequest, Payload
-from lockkit.orders.order import MalformedOrderIdError
+from lockkit.orders.order import MalformedOrderIdError, names_owner
 from lockkit.orders.record import SentFile, as_sent
 from lockkit.orders.visit import AnsweredError, sent_file
 from lockkit.web.name_fields import FORM_TYPES, MULTIPART, URL_ENCODED
@@ -284,7 +284,9 @@ def tell_of_new_session(request: HttpRequest, before: str | None) -> None:
     """Warn if the view of a guest's order has given the session another key. The order belongs to
     the session with the key ``before``."""
     session: Any = getattr(request, "session", None)
-    if before is None or session.session_key == before or "Authorization" in request.headers:
+    if before is None or session.session_key == before:
+        return
+    if names_owner(request.headers.get("Authorization")):
         return
     if GUEST in session:
         return  # the guest's secret stays in the session, and the orders of forms belong to that

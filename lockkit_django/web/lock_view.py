@@ -155,7 +155,8 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
                 stays = True
         except BaseException as error:  # also if cancelled: what the view left running ends first
             is_lost = looks and isinstance(error, LeaseLost)
-            await call.give_back(lease, when_idle=not is_lost)
+            patience = None if has_own_thread() else PATIENCE
+            await call.give_back(lease, when_idle=not is_lost, patience=patience)
             if not is_lost or stays or hasattr(call.http, STAYS):
                 raise
             return self._refuse(call.request, cast(LeaseLost, error))  # nothing was committed

@@ -15,6 +15,7 @@ from werkzeug.wsgi import get_host, get_input_stream
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import OrderRequest, OrderResponse, Payload, visit
 from lockkit.orders.forgery import without_tokens
+from lockkit.orders.order import names_owner
 from lockkit.orders.visit import ViewOptions, leads_to, options_in, sent_file
 from lockkit.web.name_fields import FORM_TYPES, MULTIPART
 from lockkit_flask import signals
@@ -181,7 +182,7 @@ class Visit(visit.Visit):
 
     def identity(self) -> Identity:
         found = super().identity()
-        self.of_guest = not (found.scope or found.user or found.authorization)
+        self.of_guest = not (found.scope or found.user or names_owner(found.authorization))
         return found
 
 

@@ -40,7 +40,9 @@ class Measured(Transparent):
 
     __slots__ = ("_self_wrapper",)
 
-    def __init__(self, view: Callable[..., Any], by: str = "ddtrace.contrib.trace_utils") -> None:
+    def __init__(
+        self, view: Callable[..., Any], by: str = "ddtrace.contrib.internal.trace_utils"
+    ) -> None:
         super().__init__(view, lambda: None)
         object.__setattr__(self, "_self_wrapper", FunctionType(_measure.__code__, {"__name__": by}))
 

@@ -62,7 +62,7 @@ def test_a_blocking_lock_that_stops_an_event_loop_is_warned_of_once() -> None:
 @pytest.mark.parametrize("name", ["stock:{sku}", "{sku:int}:stock", "stock:{form.sku}"])
 def test_a_name_that_looks_like_a_template_is_warned_of(name: str) -> None:
     client = lockkit.connect("memory://")
-    for make in (client.lock, client.rwlock, lambda name: client.semaphore(name, 2), client.multi):
+    for make in (client.lock, client.rwlock, lambda name: client.semaphore(name, 2)):
         with pytest.warns(RuntimeWarning, match="taken as it is") as told:
             make(name)
         assert {warning.filename for warning in told} == {__file__}

@@ -12,8 +12,11 @@ from garbage import collected
 import lockkit
 from lockkit import aio
 from lockkit.model.errors import BackendError
+from lockkit.model.settings import settings_from_url
 from lockkit.model.types import Mode
+from lockkit.stores.redis.aio_wire import AsyncRedisWire
 from lockkit.stores.redis.scripts import call
+from lockkit.stores.registry import load_store
 from lockkit.testing.conformance.base import TRIES, eventually
 from lockkit.testing.conformance.steps import claim
 from lockkit.testing.proxy import FaultProxy
@@ -281,3 +284,19 @@ async def _waiters(client: aio.AsyncLockClient) -> int:
 def _connections_made(server: RedisServer) -> int:
     with server.client() as admin:
         return int(admin.info("stats")["total_connections_received"])
+
+
+async def test_a_connection_on_which_nobody_asks_anything_is_not_kept_for_ever(
+    redis_url: str,
+) -> None:
+    """The only task that wanted it was cancelled as it was made. One that was just made is kept: a
+    task is about to ask."""
+    settings = settings_from_url(redis_url, options={"socket_timeout": 0.2})
+    wire = load_store(settings).async_wire()
+    assert type(wire) is AsyncRedisWire
+    await wire._connected()
+    assert not wire.leave()
+    async with asyncio.timeout(60):
+        while not wire.leave():  # noqa: ASYNC110  it has no event
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0)  # the loop closes its socket

@@ -19,6 +19,7 @@ from django.urls import path
 from django_project.shop.models import Sale
 from django_project.spy import SpyBackend
 
+import lockkit
 from lockkit_django import alocks, lock_view, locked, locks
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -266,6 +267,24 @@ async def test_a_thread_that_all_tasks_share_is_not_waited_for() -> None:
         await task
 
 
+async def test_a_transaction_in_the_thread_that_all_tasks_share_is_seen() -> None:
+    block = transaction.atomic()
+    await sync_to_async(block.__enter__)()
+    try:
+        with pytest.raises(lockkit.OpenTransaction):
+            await alocks["default"].lock("stock:A1").acquire()
+    finally:
+        await sync_to_async(block.__exit__)(None, None, None)
+    await (await alocks["default"].lock("stock:A1").acquire()).release()
+
+
+@lock_view("stock:{sku}")
+async def fails_as_a_task_waits(request: HttpRequest, sku: str) -> HttpResponse:
+    waiting.add(asyncio.create_task(sync_to_async(wait_for_it)(sku)))
+    assert await asyncio.to_thread(started.wait, 30)
+    raise Http404
+
+
 async def fail_while_another_task_waits() -> None:
     started.clear()
     async with alocks["default"].lock("stock:A1"):
@@ -274,15 +293,24 @@ async def fail_while_another_task_waits() -> None:
         raise Http404
 
 
+async def fail_in_a_view() -> None:
+    started.clear()
+    await fails_as_a_task_waits(RequestFactory().post("/"), sku="A1")
+
+
+@pytest.mark.parametrize("fail", [fail_while_another_task_waits, fail_in_a_view])
 async def test_an_error_does_not_wait_for_ever_for_what_waits_for_its_lock(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    fail: Callable[[], Coroutine[Any, Any, None]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr("lockkit_django.leases.client.PATIENCE", 0.2)
+    monkeypatch.setattr("lockkit_django.web.lock_view.PATIENCE", 0.2)
     with pytest.raises(Http404):
-        await asyncio.wait_for(fail_while_another_task_waits(), 15)
+        await asyncio.wait_for(fail(), 15)
     await waiting.pop()
     (line,) = caplog.messages
-    assert line.startswith("a lock is released while")
+    assert "is released while" in line
 
 
 waiting: set[asyncio.Task[None]] = set()

@@ -37,6 +37,9 @@ class Owners(Suite):
             "TC3-HMAC-SHA256 Credential=a, Signature={}",
             'OAuth realm="a", oauth_nonce="{}"',
             "Bearer eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.signature-{}",
+            "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.signature-{}",
+            'Token token="eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.signature-{}"',
+            "Bearer eyJhbGciOiJkaXIifQ..iv.ciphertext-{}.tag",
         ],
     )
     def test_a_header_that_is_another_each_time_owns_nothing(self, shop: Shop, header: str) -> None:

@@ -341,7 +341,9 @@ HARMLESS = {
     **_harmless(),
     "harmless-class": csrf_exempt(never_cache(Plain.as_view())),
     "harmless-agent": Measured(made),
-    "harmless-agents": Measured(csrf_exempt(Measured(Plain.as_view())), by="newrelic.hooks"),
+    "harmless-agents": Measured(
+        csrf_exempt(Measured(Plain.as_view())), by="newrelic.hooks.framework_django"
+    ),
     "harmless-check-of-get": idempotent(ChecksGet.as_view()),
 }
 
@@ -356,7 +358,7 @@ UNLISTED = {
     "unlisted-cache-page": cache_page(60)(made),
     "unlisted-csrf-protect": csrf_protect(made),
     "unlisted-csrf-cookie": ensure_csrf_cookie(made),
-    "unlisted-agent": Measured(made, by="ddtraces"),
+    "unlisted-agent": Measured(made, by="newrelic.common.object_wrapper"),
     "unlisted-partial": partial(made),
     "unlisted-without-a-hash": WithoutHash(),
     "unlisted-dispatch": OnDispatch.as_view(),

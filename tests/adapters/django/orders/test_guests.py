@@ -48,11 +48,15 @@ urlpatterns = [
 ]
 
 
+TOKENS = {"token": "made up", "session and web token": "Bearer eyJhbGciOiJub25lIn0.e30."}
+"""A JSON web token changes too often to own an order."""
+
+
 def visitor(kind: str) -> Client:
-    client = Client(headers={"Authorization": "made up"} if kind == "token" else {})
+    client = Client(headers={"Authorization": TOKENS[kind]} if kind in TOKENS else {})
     if kind == "user":
         client.force_login(User.objects.create(username="alice"))
-    elif kind == "session":
+    elif "session" in kind:
         client.get("/people/guest")
     return client
 
@@ -92,6 +96,7 @@ def _each_store(request: pytest.FixtureRequest, redis_url: str) -> Iterator[None
     [
         ("registers", "session", True),
         ("rotates", "session", True),
+        ("rotates", "session and web token", True),
         ("fails", "session", False),
         ("rotates", "user", False),
         ("rotates", "token", False),

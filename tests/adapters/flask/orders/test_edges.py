@@ -369,10 +369,13 @@ def forms(make_shop: Callable[..., Flask]) -> Flask:
 
 
 @pytest.mark.parametrize("path", ["/buy/0", "/buy/1", "/buy/2", "/buy/4"])
-def test_a_guest_who_is_sent_to_the_login_orders_after_it(forms: Flask, path: str) -> None:
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer eyJhbGciOiJub25lIn0.e30."}])
+def test_a_guest_who_is_sent_to_the_login_orders_after_it(
+    forms: Flask, path: str, headers: dict[str, str]
+) -> None:
     client = forms.test_client()
     form = {"order_id": client.get("/page").text}
-    assert client.post(path, data=form).status_code == 302
+    assert client.post(path, data=form, headers=headers).status_code == 302
     assert client.post(path, data=form).status_code == 302
     assert not records(forms)
     client.get("/in")
