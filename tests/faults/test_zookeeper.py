@@ -13,9 +13,11 @@ import pytest
 from ensembles import Ensemble, Member
 from kazoo.client import KazooClient
 
+from lockkit.engine.effects import Step
 from lockkit.model.clock import now
 from lockkit.model.errors import BackendError, LeaseLost
 from lockkit.model.types import LeaseState
+from lockkit.stores.zookeeper.session import Session
 from lockkit.testing.blocking import AnyClient, AnyLease, Api, BlockingClient, connect
 from lockkit.testing.checkers import Belief, History
 from lockkit.testing.conformance.base import at_least_once, eventually
@@ -141,6 +143,25 @@ def test_a_session_that_ends_takes_its_leases_with_it_at_once(
             with other.lock(lease.name).acquire() as taken:
                 assert taken.fencing_token > lease.fencing_token
         assert now() - ended < SOON
+
+
+def test_a_connection_that_breaks_as_soon_as_it_is_made_is_made_again(
+    ensemble: Ensemble, clients: Clients, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have broken when the one who waits for it wakes up."""
+    wait, cuts = Session.opening, []
+
+    def opening(self: Session, seconds: float) -> Step[None]:
+        yield from wait(self, seconds)
+        if self.is_open and len(cuts) < TURNS:
+            cuts.append(proxy.cut())
+            eventually(lambda: not self.is_open)
+
+    monkeypatch.setattr(Session, "opening", opening)
+    with FaultProxy("127.0.0.1", ensemble.members[0].port) as proxy:
+        lease = clients(url_of(proxy)).lock(name).acquire()
+        assert len(cuts) == TURNS
+        assert lease.release()
 
 
 def test_a_waiter_whose_session_ends_queues_anew(

@@ -73,12 +73,12 @@ class Sessions:
         # Only for a given session: of a new one that has failed, ``failure`` says why, below.
         if only is not None and session.is_over:
             raise SessionEnded("the session in ZooKeeper is over")
-        if not session.is_open:
+        until = now() + (self._configuration.connect_timeout if patience is None else patience)
+        while not session.is_open:  # a connection may break as soon as it is made
+            if session.is_over or (left := until - now()) <= 0:
+                raise session.failure()
             session.begin()
-            longest = self._configuration.connect_timeout
-            yield from session.opening(longest if patience is None else patience)
-        if not session.is_open:
-            raise session.failure()
+            yield from session.opening(left)
         answers = session.send(requests)
         yield Park(answers, self._configuration.request_timeout)
         return Reply(session, said(answers), answers.ended)
