@@ -465,9 +465,8 @@ def test_a_lease_outlives_what_is_remembered_beside_its_key(
 
 
 def test_full_memory_refuses_new_locks_and_lets_go_of_old_ones(
-    locks: lockkit.LockClient, other: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    locks: lockkit.LockClient, other: redis.Redis
 ) -> None:
-    monkeypatch.setattr("lockkit.engine.waiting.alive_for", lambda _: 600.0)  # it asks once only
     lease = locks.lock(NAME).acquire()
     waiting = _in_thread(lambda: locks.lock(NAME, timeout=SOON).acquire())
     eventually(lambda: _waiters(locks) == 1)
@@ -475,6 +474,8 @@ def test_full_memory_refuses_new_locks_and_lets_go_of_old_ones(
     try:
         with pytest.raises(BackendError, match="memory"):
             locks.lock("another").acquire()
+        before = _scripts_run(other)
+        eventually(lambda: _scripts_run(other) >= before + 2)  # by the waiter, which asks again
         lease.extend(40)
         assert lease.release()
         second = waiting()
@@ -541,6 +542,11 @@ def test_a_late_acquire_after_its_withdraw_gets_nothing(
     locks.perform(locks.store.release(request._replace(queued=True, unsure=True)))
     locks.perform(locks.store.acquire(request))
     assert other.get(NAME) is None
+
+
+def _scripts_run(other: redis.Redis) -> int:
+    stats: Any = other.info("commandstats")
+    return int(stats["cmdstat_evalsha"]["calls"])
 
 
 def _waiters(client: lockkit.LockClient) -> int:

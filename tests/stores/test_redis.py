@@ -428,9 +428,8 @@ def test_another_layout_is_refused(redis_server: RedisServer, url: str, use: str
 
 @pytest.mark.parametrize("use", USES)
 def test_full_memory_refuses_new_locks_and_lets_go_of_old_ones(
-    redis_server: RedisServer, use: str, monkeypatch: pytest.MonkeyPatch
+    redis_server: RedisServer, use: str
 ) -> None:
-    monkeypatch.setattr("lockkit.engine.waiting.alive_for", lambda _: 600.0)  # it asks once only
     redis_server.flush()
     client = connect(redis_server.url)
     lease = used_as(client, "stock:42", use).acquire()
@@ -441,6 +440,9 @@ def test_full_memory_refuses_new_locks_and_lets_go_of_old_ones(
     try:
         with pytest.raises(lockkit.BackendUnavailable, match="memory"):
             used_as(client, "stock:43", use).acquire()
+        before = scripts_run(admin)
+        while scripts_run(admin) < before + 2:  # by the waiter, which asks again
+            pass
         lease.extend(40)
         assert lease.remaining() > 30
         assert lease.release()
@@ -451,6 +453,24 @@ def test_full_memory_refuses_new_locks_and_lets_go_of_old_ones(
         admin.config_set("maxmemory", "0")
     second.release()
     client.close()
+
+
+def scripts_run(admin: Any) -> int:
+    return int(admin.info("commandstats")["cmdstat_evalsha"]["calls"])
+
+
+def test_full_memory_lets_a_writer_become_a_reader(redis_server: RedisServer) -> None:
+    redis_server.flush()
+    with connect(redis_server.url) as client:
+        lease = client.rwlock("stock:42").write().acquire()
+        admin = redis_server.client()
+        admin.config_set("maxmemory", "1mb")
+        try:
+            lease.downgrade()
+        finally:
+            admin.config_set("maxmemory", "0")
+        client.rwlock("stock:42").read().acquire().release()
+        assert lease.release()
 
 
 @pytest.mark.parametrize("policy", ["volatile-lru", "volatile-ttl", "volatile-random"])

@@ -22,6 +22,7 @@ elseif mine and mine.till <= now then
 end
 if mine then
   if mine.form == 'X' and form == 'S' then -- waiters may share it from now on
+    redis.call('HDEL', KEYS[1], '') -- full memory allows this write, and then the others
     first_waiting()
     touched, together, mine.form = true, nil, 'S'
     redis.call('HSET', KEYS[6], token, 'S' .. us(mine.till) .. mine.fence .. mine.tail)

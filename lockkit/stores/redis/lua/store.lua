@@ -105,6 +105,8 @@ local function stay(token, ticket, terms, rest)
     ticket = number()
     redis.call('ZADD', KEYS[2], ticket, token)
     redis.call('HSET', KEYS[1], 'f', ticket)
+  else
+    redis.call('HDEL', KEYS[1], '') -- full memory allows this write, and then the others
   end
   redis.call('HSET', KEYS[3], token, channel .. ' ' .. rest)
   redis.call('ZADD', KEYS[5], us(now + alive), token)
