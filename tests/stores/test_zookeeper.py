@@ -1488,6 +1488,29 @@ def test_a_wait_in_vain_names_the_holder(
     assert caught.value.holder.label == "the first"
 
 
+def test_a_wait_in_vain_names_the_one_that_holds_it_now(
+    locks: lockkit.LockClient, other: lockkit.LockClient, url: str
+) -> None:
+    with ThreadPoolExecutor(2) as pool, lockkit.connect(url) as third:
+        lease = locks.lock("a", label="the first").acquire()
+        second = pool.submit(other.lock("a", label="the second").acquire)
+        eventually(lambda: waiters(locks) == 1)
+        vain = pool.submit(third.lock("a", timeout=4).acquire)
+        eventually(lambda: waiters(locks) == 2)
+        lease.release()
+        held = second.result()
+        with pytest.raises(AcquireTimeout) as caught:
+            vain.result()
+        assert caught.value.holder is not None
+        assert caught.value.holder.label == "the second"
+        held.release()
+
+
+def waiters(client: lockkit.LockClient) -> int:
+    info = client.inspect("a")
+    return info.waiters if info else 0
+
+
 def test_a_listing_shows_no_more_than_the_session_lasts(
     locks: lockkit.LockClient, other: lockkit.LockClient
 ) -> None:

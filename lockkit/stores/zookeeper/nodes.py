@@ -73,6 +73,7 @@ class Znode:
         self.path = ""  #: empty: not known
         self.zxid = 0  #: of the transaction that made it
         self.before = ""  #: the path of the one before it
+        self.first = ""  #: the path of the first, when the queue was last read
         self.ahead = 0  #: how many wait before it
         self.holder = ""  #: as the last reply told it
         self.watch: Watch | None = None
@@ -109,6 +110,10 @@ class Znode:
         self.watch, self.signal = self.watch_of(path), Signal()
         self.watch.signal = self.signal
         return self.watch
+
+    def firsts(self) -> list[str]:
+        """The path of the first, if only it can tell that the holder has left."""
+        return [self.first] if self.ahead and not self.is_granted else []
 
     @property
     def has_ended(self) -> bool:

@@ -96,16 +96,27 @@ class ZooKeeperQueue(ZooKeeperListing):
         """Ask again for a claim whose node is known."""
         start = now()
         if node.is_watching or (node.is_granted and node.ends > start):
-            (seen,) = yield from ask_of(node, stat(node.path))
+            seen, *first = yield from ask_of(node, stat(node.path), *map(stat, node.firsts()))
             if told(seen) is None or node.has_ended:
                 return node.end()
             if node.is_granted:
                 return Grant(request.token, self.fence(node.zxid), node.ends - start)
+            if first and told(first[0]) is None:
+                yield from self._name_holder(node)
             return (yield from self._wait_for(request, node))
         if node.ahead:
             (names,) = yield from ask_of(node, children(node.folder))
             return (yield from self._place(request, node, told(names, NoNodeError)))
         return (yield from self._confirm(request, node, start))
+
+    def _name_holder(self, node: Znode) -> Step[None]:
+        """The first has left: learn who is the first now, and how many wait before this node."""
+        (names,) = yield from ask_of(node, children(node.folder))
+        queue = in_order(told(names, NoNodeError))
+        if node.name in queue:
+            node.first, node.ahead = f"{node.folder}/{queue[0]}", max(queue.index(node.name) - 1, 0)
+            (first,) = yield from ask_of(node, read(node.first))
+            node.holder = holder_of(first)
 
     def leave(self, node: Znode) -> Step[bool]:
         """Delete it, and the folder if that is then empty; returns whether it was gone already."""
@@ -197,6 +208,7 @@ class ZooKeeperQueue(ZooKeeperListing):
             self._nodes.forget(request.token)
             return Busy(ahead=node.ahead, full=is_full, holder=holder)
         node.before, node.holder = f"{node.folder}/{queue[place - 1]}", holder or node.holder
+        node.first = f"{node.folder}/{queue[0]}"
         return (yield from self._wait_for(request, node))
 
     def _wait_for(self, request: Request, node: Znode) -> Step[Busy | Gone]:
@@ -255,4 +267,6 @@ def ask_of(node: Znode, *requests: Ask) -> Step[list[Any]]:
 
 
 def _is_full(request: Request, ahead: int) -> bool:
+    if request.mode is Mode.TRY:  # it would not wait
+        return False
     return request.max_queue is not None and ahead > request.max_queue

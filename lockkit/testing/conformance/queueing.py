@@ -6,7 +6,7 @@ import pytest
 
 from lockkit.engine.times import alive_for
 from lockkit.model.clock import now
-from lockkit.model.errors import AcquireTimeout, TooManyWaiters
+from lockkit.model.errors import AcquireTimeout, LockHeld, TooManyWaiters
 from lockkit.model.types import Busy, Mode
 from lockkit.stores.contract import Fenced, Listed, Queued, Sessioned
 from lockkit.testing.blocking import AnyClient, AnyLease, Api
@@ -193,6 +193,11 @@ class QueueTests:
     def test_no_queue_at_all(self, connect: Connect, client: AnyClient, name: str) -> None:
         with client.lock(name).acquire(), pytest.raises(TooManyWaiters):
             connect(max_queue=0).lock(name).acquire()
+        nothing_left(client, name)
+
+    def test_a_try_is_no_waiter(self, connect: Connect, client: AnyClient, name: str) -> None:
+        with client.lock(name).acquire(), pytest.raises(LockHeld):
+            connect(max_queue=0).lock(name).acquire(timeout=0)
         nothing_left(client, name)
 
     def test_takeover_at_expiry(
