@@ -212,6 +212,8 @@ class _MultiLock(Generic[Several]):
                 lease = yield from lock._acquiring(left)
                 leases.append(lease)
             return made(self._client, leases)
+        except GeneratorExit:  # nothing can be awaited any more: what it has is not renewed
+            raise
         except BaseException as error:  # also if interrupted: all or none
             yield from _giving_back([lease for lease in leases if lease not in kept])
             if isinstance(error, AcquireTimeout):

@@ -228,6 +228,30 @@ async def test_a_coroutine_that_is_closed_awaits_nothing_more(locks: aio.AsyncLo
     assert await lease.release()
 
 
+class Closing:
+    """Awaits a coroutine, and closes it in the given await."""
+
+    def __init__(self, step: Coroutine[Any, Any, Any], at: int) -> None:
+        self._step, self._at = step, at
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        for _ in range(self._at):
+            yield self._step.send(None)
+        self._step.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*was never released:ResourceWarning")
+async def test_nor_does_one_that_has_a_part_of_its_names(
+    locks: aio.AsyncLockClient, url: str
+) -> None:
+    other = aio.connect(url, ttl=TTL)
+    held = await other.lock("z").acquire()
+    for at in range(1, 5):
+        await asyncio.wait_for(Closing(locks.multi(f"a{at}", "z").acquire(), at), SOON)
+    assert await held.release()
+    await other.close()
+
+
 def test_nor_does_one_that_is_closed_when_no_loop_runs(url: str) -> None:
     """As a pending task is, at the end of a program."""
 
