@@ -11,7 +11,6 @@ so ``locks`` keeps one per process and alias, and ``alocks`` one per event loop 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import AsyncToSync, SyncToAsync, sync_to_async
@@ -65,8 +64,14 @@ class AsyncDjangoLockClient(AsyncEnclosingClient):
         if has_own_thread():
             await look
         else:
-            with suppress(TimeoutError):
+            try:
                 await asyncio.wait_for(look, LOOK_SECONDS)
+            except TimeoutError:
+                log.warning(
+                    "nobody looked for an open transaction before %r is acquired: the thread that "
+                    "all tasks share works for another one",
+                    name,
+                )
 
     @staticmethod
     def _in_order() -> bool:
