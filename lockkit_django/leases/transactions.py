@@ -18,6 +18,8 @@ Blocks that TestCase opened around a test are not the user's and do not count.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, partial
 from traceback import walk_tb
@@ -215,6 +217,24 @@ def user_blocks(connection: BaseDatabaseWrapper) -> list[Any]:
 def _is_of_test(connection: BaseDatabaseWrapper) -> bool:
     """Whether a TestCase has blocks around the user's, whose end then makes nothing final."""
     return len(user_blocks(connection)) < len(connection.atomic_blocks)
+
+
+@contextmanager
+def sparing_tests() -> Iterator[None]:
+    """If a view raises, DRF marks the transaction of ATOMIC_REQUESTS to be rolled back. Where
+    lockkit has not opened one, it would mark that of a TestCase: here it does not."""
+    unmarked = [each for each in connections.all(initialized_only=True) if _is_spared(each)]
+    try:
+        yield
+    finally:
+        for each in unmarked:
+            if each.in_atomic_block and not user_blocks(each):
+                each.needs_rollback = False
+
+
+def _is_spared(connection: BaseDatabaseWrapper) -> bool:
+    is_of_test = connection.in_atomic_block and not user_blocks(connection)
+    return is_of_test and not connection.needs_rollback
 
 
 def is_of_hook(error: BaseException) -> bool:

@@ -7,7 +7,7 @@ permissions were asked before, when the owner of the order was read.
 from __future__ import annotations
 
 from functools import partial
-from inspect import getclosurevars
+from inspect import getclosurevars, isclass
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -81,9 +81,12 @@ def passes(visit: Visit, view: Any) -> bool:
 
 
 def _is_plain(function: Any) -> bool:
-    """Whether it is a plain function. One with variables of another may be made by a decorator; so
-    may a method of an object."""
+    """Whether it is a plain function. One with variables of another may be made by a decorator, and
+    so may one with a function as a default; a method of an object, too."""
     if type(function) is not FunctionType:
+        return False
+    defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    if any(callable(each) and not isclass(each) for each in defaults):
         return False
     return set(function.__code__.co_freevars) <= {"__class__"} or module_of(function) in CALLBACKS
 

@@ -23,7 +23,7 @@ from lockkit.orders.gate import OrderStopped, Runner
 from lockkit.orders.idempotent import Idempotent
 from lockkit.orders.settings import SAFE_METHODS
 from lockkit.orders.visit import OPTIONS, ViewOptions, options_in, ordered_by
-from lockkit_django.leases.transactions import user_blocks
+from lockkit_django.leases.transactions import sparing_tests, user_blocks
 from lockkit_django.orders.open_order import MIDDLEWARE_RUNNER
 from lockkit_django.orders.visit import LOOP, THREAD, Visit, entered, in_thread, open_order
 from lockkit_django.web.request import http_request, request_and_rest
@@ -69,6 +69,10 @@ class IdempotentMixin:
         view._non_atomic_requests = Exempt(getattr(view, "_non_atomic_requests", ()))
         setattr(view, OPTIONS, _class_options(cls))
         return view
+
+    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        with sparing_tests():
+            return super().dispatch(request, *args, **kwargs)  # type: ignore[misc]
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)  # type: ignore[misc]

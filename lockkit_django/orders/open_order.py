@@ -75,6 +75,12 @@ class OpenOrder(gate.OpenOrder):
         self.in_request_block = self.database in aliases
         return [alias for alias in aliases if alias != self.database]
 
+    def left_by(self, error: BaseException) -> None:
+        """Note what has left the view below ``lock_view``. Code around it may make an answer of it,
+        but the transaction of ATOMIC_REQUESTS, which ``lock_view`` begins, is rolled back."""
+        if self.in_request_block:
+            self.failed, self.error = True, error
+
     def last_look(self, response: Any, blocks: Iterable[str]) -> Any:
         """Check the leases before the transactions of these databases, which are around the view,
         commit. Returns what to answer: if a lease is lost, they roll back, and the order fails."""

@@ -23,6 +23,7 @@ from lockkit.orders.order import MalformedOrderIdError, names_owner
 from lockkit.orders.record import SentFile, as_sent
 from lockkit.orders.visit import AnsweredError, sent_file
 from lockkit.web.name_fields import FORM_TYPES, MULTIPART, URL_ENCODED
+from lockkit_django.leases.transactions import sparing_tests
 from lockkit_django.web.request import query_string, user_behind
 
 if TYPE_CHECKING:
@@ -216,7 +217,10 @@ def is_drf(view: object) -> bool:
 
 
 def _check_as_drf(request: HttpRequest, view: Any) -> None:
-    """Do what ``APIView.initial`` does, except for throttling, which counts requests."""
+    """Do what DRF does before a view, except for throttling, which counts requests, and for what
+    a view of the project does in an ``initial`` of its own."""
+    from rest_framework.views import APIView
+
     match = request.resolver_match
     assert match is not None
     instance = view.cls(**getattr(view, "initkwargs", {}))
@@ -226,17 +230,12 @@ def _check_as_drf(request: HttpRequest, view: Any) -> None:
     instance.args, instance.kwargs = match.args, match.kwargs
     drf = instance.request = instance.initialize_request(request, *match.args, **match.kwargs)
     instance.headers = instance.default_response_headers
-    instance.format_kwarg = instance.get_format_suffix(**match.kwargs)
+    instance.check_throttles = lambda _: None
     try:
-        negotiated = instance.perform_content_negotiation(drf)
-        drf.accepted_renderer, drf.accepted_media_type = negotiated  # the version may be in it
-        drf.version, drf.versioning_scheme = instance.determine_version(
-            drf, *match.args, **match.kwargs
-        )
-        instance.perform_authentication(drf)
-        instance.check_permissions(drf)
+        APIView.initial(instance, drf, *match.args, **match.kwargs)
     except Exception as error:  # noqa: BLE001  handle_exception raises those that it does not know
-        response = instance.handle_exception(error)
+        with sparing_tests():
+            response = instance.handle_exception(error)
         raise AnsweredError(instance.finalize_response(drf, response)) from None
 
 

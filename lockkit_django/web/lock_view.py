@@ -181,6 +181,9 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
             with atomic_blocks(call.http, blocks, durable=False):
                 response = await call.response([*blocks, *filter(None, [call.pending.database])])
                 return call.pending.last_look(response, blocks)
+        except BaseException as error:
+            call.pending.left_by(error)
+            raise
         finally:
             vars(call.http).update(before)
 

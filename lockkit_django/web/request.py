@@ -82,7 +82,7 @@ def user_behind(request: Any, *, by_drf: bool) -> Any:
         user = getattr(request, name, None)
         if user is None or getattr(user, "is_authenticated", False) is not True:
             continue
-        if user.pk is not None:
+        if getattr(user, "pk", None) is not None:
             return user
     return None
 

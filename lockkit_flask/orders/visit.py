@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -106,12 +105,12 @@ class Visit(visit.Visit):
             return ""
         return str(csrf.generate_csrf())
 
-    def order_response(self, response: Response, most: int | None = None) -> OrderResponse:
-        """A response as it may be stored. ``most``: the bytes of the largest body. A body that
-        streams is left alone, unless its Content-Length is at most that: for an HTTPException,
-        Flask makes a stream of a body that is in memory.
+    def order_response(self, response: Response) -> OrderResponse:
+        """A response as it may be stored. A body that streams is left alone, unless its
+        Content-Length is at most MAX_RESPONSE: for an HTTPException, Flask makes a stream of a body
+        that is in memory.
         """
-        most = self.orders.settings.max_response if most is None else most
+        most = self.orders.settings.max_response
         length = response.headers.get("Content-Length", type=int)
         is_long = response.is_streamed and (length is None or length > most)
         body = None if response.direct_passthrough or is_long else response.get_data()
@@ -147,7 +146,7 @@ class Visit(visit.Visit):
         response = current_app.make_response(answer)
         response.direct_passthrough = False
         response.make_sequence()  # it is read whole, as a stream or a file
-        found = self.order_response(response, sys.maxsize)
+        found = self.order_response(response)
         response.close()
         return found
 
@@ -193,7 +192,8 @@ def expect_whole_body(_: object, **__: object) -> None:
     hook: any of them may be the first to read the body. An encoded body may have been decoded
     before, by a middleware of WSGI that sets the mark: then the length is not that of the stream.
     """
-    if request.content_length is not None and "Content-Encoding" not in request.headers:
+    encoding = request.headers.get("Content-Encoding", "").strip().lower()
+    if request.content_length is not None and encoding in ("", "identity"):
         request.environ.pop("wsgi.input_terminated", None)
 
 

@@ -13,6 +13,7 @@ from django.urls import path
 from ninja import NinjaAPI
 from ninja.errors import HttpError
 
+from lockkit_django import lock_view
 from lockkit_django.orders import idempotent
 from orders_django.views import Broken, calls, sell
 
@@ -61,6 +62,13 @@ def _answers(view: Callable[..., Any]) -> Callable[..., Any]:
 @idempotent
 def decorated(request: HttpRequest) -> HttpResponse:
     sell("decorated")
+    raise Broken
+
+
+@_answers
+@lock_view("stock:A1")
+def locked(request: HttpRequest) -> HttpResponse:
+    sell("locked")
     raise Broken
 
 
@@ -122,6 +130,7 @@ async def async_overdue(request: HttpRequest) -> HttpResponse:
 urlpatterns = [
     path("orders/ninja/", api.urls),
     path("orders/decorated", decorated),
+    path("orders/locked", locked),
     path("orders/overdue", overdue),
     path("orders/async-overdue", async_overdue),
 ]

@@ -69,6 +69,17 @@ def unseen(view: Callable[..., Any]) -> Callable[..., Any]:
     return inner
 
 
+def by_default(view: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, with the view as a default."""
+
+    def inner(request: Any, view: Callable[..., Any] = view) -> Any:
+        if not may():
+            raise PermissionDenied
+        return view(request)
+
+    return inner
+
+
 def transparent(view: Callable[..., Any]) -> Any:
     """The same as a library such as wrapt makes it."""
     return Transparent(view, refuse)
@@ -370,6 +381,7 @@ UNKNOWN = {
     "custom": staff_only(made),
     "custom-below": never_cache(staff_only(csrf_exempt(made))),
     "custom-unseen": unseen(made),
+    "custom-by-default": by_default(made),
     "custom-partial": update_wrapper(partial(asked_first, made), made),
     "custom-proxy": transparent(made),
     "custom-proxy-of-django": transparent(require_POST(csrf_exempt(made))),

@@ -21,6 +21,7 @@ from ninja import NinjaAPI
 from ninja.errors import HttpError
 from rest_framework.decorators import api_view, authentication_classes, permission_classes
 from rest_framework.exceptions import APIException, Throttled
+from rest_framework.permissions import IsAuthenticated
 from rest_framework.response import Response
 from rest_framework.views import APIView, exception_handler, set_rollback
 
@@ -117,6 +118,10 @@ class Api(APIView):
     def post(self, request: Any) -> Response:
         guess()
         raise self.error
+
+
+class ApiClosed(Api):
+    permission_classes = (IsAuthenticated,)  # type: ignore[assignment]
 
 
 class ApiTears(Api):
@@ -290,5 +295,6 @@ urlpatterns = [
     *(path(f"orders/{name}", view) for name, view in VIEWS.items()),
     path("orders/ninja/", api.urls),
     path("orders/redirects", redirects),
+    path("orders/api-closed", ApiClosed.as_view()),
     path("orders/of-staff", OfStaff.as_view()),
 ]

@@ -82,6 +82,24 @@ def test_a_success_is_not_told_and_a_redirect_not_recorded(
     assert kept() == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (400, [(400, False), (409, "order-completed")]),  # the decorator may be a check
+        (409, [(409, False)] * 2),
+        (201, [(503, "order-not-saved")] * 2),
+    ],
+)
+def test_what_the_lock_of_a_view_rolls_back_without_an_order_it_rolls_back_with_one(
+    status: int, expected: list[tuple[int, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    bare = Client().post(f"/orders/locked?status={status}")
+    assert (bare.status_code, Sale.objects.count()) == (status, 0)
+    assert tries(f"locked?status={status}") == expected
+    assert Sale.objects.count() == 0
+
+
 @pytest.mark.parametrize("kind", BROKEN)
 @pytest.mark.parametrize("status", [409, 503])
 def test_beside_a_payment_it_leaves_an_orphan(kind: str, status: int, redis_url: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unittest
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode
@@ -71,6 +72,27 @@ def _bare(kind: str) -> str:
     kind = kind.replace("ninja/inside", "ninja/raises").replace("-inside", "")
     kind = kind.replace("-guarded", "")
     return kind.replace("locked", "raises").replace("-mixed", "")
+
+
+@pytest.mark.parametrize("order_id", [None, "A-1"])
+@pytest.mark.parametrize("kind", ["api-mixed", "api-mixed-breaks", "api-closed"])
+def test_a_refusal_does_not_mark_the_transaction_of_a_test(
+    kind: str, order_id: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django.test import TestCase
+
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+
+    class Inner(TestCase):
+        def runTest(self) -> None:
+            assert send(kind, order_id).status_code >= 400
+            assert saved() == []
+
+    result = unittest.TestResult()
+    unittest.TestSuite([Inner()]).run(result)  # the suite begins its transactions
+    assert result.testsRun == 1
+    assert not result.errors
+    assert not result.failures
 
 
 def saved() -> list[str]:

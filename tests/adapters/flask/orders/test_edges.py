@@ -612,13 +612,23 @@ def test_a_cut_body_that_a_lock_has_read_is_no_order(make_shop: Callable[..., Fl
     assert sold(shop) == 1
 
 
-def cut_and_whole(shop: Flask, kind: str, body: bytes) -> list[int]:
+def test_a_cut_body_that_is_not_encoded_but_says_how_is_no_order(shop: Flask) -> None:
+    shop.add_url_rule("/sell", view_func=sell, methods=["POST"])
+    kind = "application/x-www-form-urlencoded"
+    statuses = cut_and_whole(shop, kind, b"n=A1&quantity=10", {"Content-Encoding": "identity"})
+    assert (statuses, sold(shop)) == ([400, 201], 1)
+
+
+def cut_and_whole(
+    shop: Flask, kind: str, body: bytes, headers: dict[str, str] | None = None
+) -> list[int]:
     """The statuses; by a server that says where a body ends, also of what is left of it."""
     length = {"CONTENT_LENGTH": str(len(body)), "wsgi.input_terminated": True}
     statuses = []
     for sent in (body[:-7], body):
         came = {**length, "CONTENT_TYPE": kind, "wsgi.input": io.BytesIO(sent)}
-        answer = shop.test_client().post("/sell", headers=A_1, environ_overrides=came)
+        sent_with = {**A_1, **(headers or {})}
+        answer = shop.test_client().post("/sell", headers=sent_with, environ_overrides=came)
         statuses.append(answer.status_code)
     return statuses
 
