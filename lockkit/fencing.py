@@ -74,7 +74,8 @@ def execute(
     Raises LeaseLost if the lease is lost, or if the statement writes fewer rows, because a later
     holder has written them or they are not there. Raises ConfigurationError
 
-    - if the driver does not say how many rows were written, as sqlite3 for a WITH statement;
+    - if ``cursor`` is a connection, which does not say how many rows were written;
+    - if the driver does not say it, as sqlite3 for a WITH statement;
     - if PyMySQL or mysqlclient counts the rows that were changed, and not those that were found: a
       write that changes nothing would look like one that came too late. Connect with
       ``client_flag=CLIENT.FOUND_ROWS``, and have other drivers of MySQL do the same;
