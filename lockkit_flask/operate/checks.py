@@ -28,7 +28,7 @@ from lockkit.web.view_lock import view_locks_of
 from lockkit_flask.orders.authorize import unknown_check
 from lockkit_flask.orders.visit import options_of
 from lockkit_flask.state import app_locks
-from lockkit_flask.web.view_functions import places_of
+from lockkit_flask.web.view_functions import TO_THE_TOP, misplaced, places_of
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lockkit_flask.orders.app_orders import AppOrders
 
 ERRORS = (
-    *("missing-alias", "missing-field", "no-orders", "replaced-dispatch"),
+    *("misplaced-decorator", "missing-alias", "missing-field", "no-orders", "replaced-dispatch"),
     *("path-of-no-route", "path-of-some-languages", "path-of-one-slash"),
 )
 
@@ -51,6 +51,8 @@ def findings(app: Flask) -> Iterator[Finding]:
     for finding in setting_findings(aliases.values(), debug=app.debug or app.testing):
         if finding.code != "within-host":  # the default location is within one host
             yield finding
+    for text in misplaced(app):
+        yield Finding("misplaced-decorator", f"{text}: its requests are errors", f"{TO_THE_TOP}.")
     if app_orders is None:
         yield from dict.fromkeys(_without_orders(app))
     elif paths := app_orders.orders.settings.paths:

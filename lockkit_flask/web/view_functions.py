@@ -18,12 +18,14 @@ from lockkit.web.view_lock import MARK
 from lockkit_flask.leases.db_session import behind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from flask import Flask, Request
 
 _ABOVE = "_lockkit_above"
 """Attribute of a function: the function itself, the wrapper around it, and the decorator's name."""
+
+TO_THE_TOP = "Put @app.route, or what registers the function, at the top"
 
 _WELL_PLACED = "_lockkit_well_placed"
 """Attribute of an app: by endpoint, the view and hooks of which none is without its decorator."""
@@ -80,17 +82,26 @@ def refuse_misplaced(app: Flask, **_: object) -> None:
     well_placed: dict[str, tuple[Any, ...]] = vars(app).setdefault(_WELL_PLACED, {})
     if well_placed.get(endpoint) == asked:
         return
-    for each in asked:
+    for text in _misplaced(app, asked):
+        raise ConfigurationError(f"{text}. {TO_THE_TOP}")
+    well_placed[endpoint] = asked
+
+
+def misplaced(app: Flask) -> Iterator[str]:
+    """A text for each view and hook of the app that would run without its decorator."""
+    yield from dict.fromkeys(_misplaced(app, [*app.view_functions.values(), *_hooks(app)]))
+
+
+def _misplaced(app: Flask, functions: Iterable[Any]) -> Iterator[str]:
+    for each in functions:
         layers = [*wrappers(each)]
         for layer in layers:
             below, wrapper, decorator = getattr(layer, _ABOVE, (None, None, ""))
             if layer is below and wrapper not in layers and not _is_registered(app, wrapper):
-                raise ConfigurationError(
+                yield (
                     f"@{decorator} stands above the route or the hook of {below.__qualname__}, so "
-                    f"Flask knows that without it. Put @app.route, or what registers the function, "
-                    f"at the top"
+                    f"Flask knows that without it"
                 )
-    well_placed[endpoint] = asked
 
 
 def _hooks(app: Flask) -> Iterator[Any]:

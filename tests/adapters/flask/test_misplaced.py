@@ -88,6 +88,8 @@ def test_so_it_is_with_decorators_around_it_and_in_blueprints(
         raise AssertionError
 
     app.register_blueprint(shop)
+    checked = app.test_cli_runner().invoke(args=["locks", "check"])
+    assert (checked.exit_code, checked.output.count("stands above the route")) == (1, 1)
     with pytest.raises(lockkit.ConfigurationError, match="stands above the route"):
         app.test_client().post("/stock")
 
