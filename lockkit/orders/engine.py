@@ -223,7 +223,7 @@ class Orders:
         is_guest = not (identity.scope or identity.user)  # a client can be any number of guests
         key = key_of(request, identity, order_id, self.settings.namespace)
         if key is None:
-            return refusals.NOBODY
+            return refusals.CHANGING if identity.authorization else refusals.NOBODY
         return Order(order_id, key, fingerprint_of(request), shown, guest=is_guest)
 
     def _refused_body(self, request: OrderRequest) -> Refusal | None:

@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 
 COMPLETED = "order-completed"
 
-NOBODY = Refusal(400, "order-without-owner")
+_NO_OWNER = (
+    "it has no user, no session that the server keeps (one in a cookie does not count) and no "
+    "Authorization header; for guests, let {% order_id %} or order_id_field() make a form's ID"
+)
+_CHANGES = (
+    "its Authorization header may be another at the next try, as a JSON web token is, and the "
+    "server does not know its user"
+)
+NOBODY = Refusal(400, "order-without-owner", reason=_NO_OWNER)
+CHANGING = NOBODY._replace(reason=_CHANGES)
 NOT_ALLOWED = Refusal(403, "order-replay-refused")
 FORM_OF_ANOTHER = Refusal(403, "order-form-of-another")
 FORM_EXPIRED = Refusal(409, "order-form-expired")

@@ -21,8 +21,11 @@ def unknown_wrapper(views: Iterable[Any], is_known: Test, is_plain: Test) -> str
     for view in views:
         *around, function = (layer for layer in wrappers(view) if not is_measured(layer))
         for each in (*around, function):
-            if not (is_plain(function) if each is function else is_known(each)):
-                return _name_of(each)
+            if each is function:
+                if not is_plain(each):
+                    return _name_of(each, "what {} holds")
+            elif not is_known(each):
+                return _name_of(each, "{}")
     return None
 
 
@@ -42,10 +45,12 @@ def unknown_in_class(view: type, own: Collection[str], entries: Collection[str])
     return None
 
 
-def _name_of(layer: Any) -> str:
-    """For people. A function's own name tells more than the one that ``functools.wraps`` copies."""
+def _name_of(layer: Any, inside: str) -> str:
+    """For people. A function's own name tells more than the one that ``functools.wraps`` copies.
+    ``inside``: what is said of a function inside another, which a decorator is, or a factory."""
     function = layer.__func__ if type(layer) is MethodType else layer
     if type(function) is FunctionType:
-        name = function.__code__.co_qualname.partition(".<locals>")[0]
-        return f"{module_of(function)}.{name}"
+        *outer, name = function.__code__.co_qualname.split(".<locals>.")
+        whole = f"{module_of(function)}.{'.'.join(outer) or name}"
+        return inside.format(whole) if outer else whole
     return f"{type(layer).__module__}.{type(layer).__qualname__}"

@@ -174,10 +174,13 @@ def _parse(field: Field, request: RequestView) -> object:
         raise FieldError(f"{field} needs a JSON body; send it as application/json")
     if _charset(content_type) not in JSON_CHARSETS:
         raise FieldError(f"{field} needs a JSON body in UTF-8")
+    body = request.body()
+    if not body:
+        raise FieldError(f"{field} needs a JSON body, and the body is empty")
     try:
-        return parse_json(request.body().decode("utf-8-sig"))
+        return parse_json(body.decode("utf-8-sig"))
     except (ValueError, RecursionError):
-        raise FieldError(f"{field} needs a JSON body without repeated fields") from None
+        raise FieldError(f"{field} needs a valid JSON body without repeated fields") from None
 
 
 def url_encoded(raw: bytes, key: str) -> list[str]:

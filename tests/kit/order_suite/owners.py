@@ -48,6 +48,7 @@ class Owners(Suite):
             sent = {"Authorization": header.format(number)}
             answer = shop.send("function", user=None, headers=sent)
             assert (answer.status, answer.code, shop.runs()) == (400, "order-without-owner", [])
+            assert "as a JSON web token" in str(answer.json["reason"])
 
     def test_a_user_who_also_sends_a_token_is_the_user(self, shop: Shop) -> None:
         assert not shop.send("function").replayed
@@ -56,6 +57,7 @@ class Owners(Suite):
     def test_nobody_has_no_orders(self, shop: Shop) -> None:
         answer = shop.send("function", user=None)
         assert (answer.status, answer.code, shop.runs()) == (400, "order-without-owner", [])
+        assert "one in a cookie does not count" in str(answer.json["reason"])
 
     def test_a_hook_says_whose_it_is(self, open_shop: OpenShop) -> None:
         shop = open_shop(SCOPE="order_suite.hooks.cart")
