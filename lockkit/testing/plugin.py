@@ -205,7 +205,18 @@ def _default_client(alias: str = "default") -> LockClient:
         raise lockkit.ConfigurationError(
             f"hold_lock has no alias {alias!r} without Django or a Flask app: give it client="
         )
+    if _is_of_flask() and URL_VARIABLE not in os.environ:
+        raise lockkit.ConfigurationError(
+            "hold_lock does not know whose lock it is: give it app=, or client="
+        )
     return _django_client(alias) or lockkit.connect()
+
+
+def _is_of_flask() -> bool:
+    """Whether this process has a Flask app with LockKit, and no Django."""
+    from lockkit.leases import default_store
+
+    return default_store.adapter == "lockkit_flask"
 
 
 def _flask_client(alias: str, app: Flask | None) -> LockClient | None:

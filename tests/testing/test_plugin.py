@@ -358,6 +358,25 @@ def test_the_example_of_the_docs_for_django(project: pytest.Pytester) -> None:
     passes(project, 1, "--ds=shop_settings", "-o", "pythonpath=.")
 
 
+def test_without_its_app_it_does_not_lock_elsewhere(project: pytest.Pytester) -> None:
+    """In the file of this user, where the app does not lock."""
+    project.makepyfile(
+        """
+        import lockkit
+        import pytest
+        from flask import Flask
+        from lockkit_flask import LockKit
+
+        def test_forgotten(hold_lock, monkeypatch):
+            monkeypatch.delenv("LOCKKIT_URL", raising=False)
+            LockKit(Flask("shop"))
+            with pytest.raises(lockkit.ConfigurationError, match="app="):
+                hold_lock("stock:42")
+        """
+    )
+    passes(project, 1)
+
+
 def test_the_example_of_the_docs_over_a_factory_of_flask(project: pytest.Pytester) -> None:
     project.makeconftest(FIXTURES.replace("SCOPE", "'function'"))
     project.makepyfile(example("In Flask"), shop=FACTORY)
