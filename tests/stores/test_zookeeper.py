@@ -1488,21 +1488,26 @@ def test_a_wait_in_vain_names_the_holder(
     assert caught.value.holder.label == "the first"
 
 
+@pytest.mark.parametrize("leaves", [False, True])
 def test_a_wait_in_vain_names_the_one_that_holds_it_now(
-    locks: lockkit.LockClient, other: lockkit.LockClient, url: str
+    locks: lockkit.LockClient, other: lockkit.LockClient, url: str, leaves: bool
 ) -> None:
-    with ThreadPoolExecutor(2) as pool, lockkit.connect(url) as third:
+    with ThreadPoolExecutor(3) as pool, lockkit.connect(url) as third:
         lease = locks.lock("a", label="the first").acquire()
         second = pool.submit(other.lock("a", label="the second").acquire)
         eventually(lambda: waiters(locks) == 1)
-        vain = pool.submit(third.lock("a", timeout=4).acquire)
-        eventually(lambda: waiters(locks) == 2)
+        if leaves:  # it waits before the third
+            before = pool.submit(locks.lock("a", timeout=3).acquire)
+            eventually(lambda: waiters(locks) == 2)
+        vain = pool.submit(third.lock("a", timeout=6 if leaves else 4).acquire)
+        eventually(lambda: waiters(locks) == 2 + leaves)
         lease.release()
         held = second.result()
         with pytest.raises(AcquireTimeout) as caught:
             vain.result()
         assert caught.value.holder is not None
         assert caught.value.holder.label == "the second"
+        assert not leaves or isinstance(before.exception(), AcquireTimeout)
         held.release()
 
 

@@ -101,22 +101,12 @@ class ZooKeeperQueue(ZooKeeperListing):
                 return node.end()
             if node.is_granted:
                 return Grant(request.token, self.fence(node.zxid), node.ends - start)
-            if first and told(first[0]) is None:
-                yield from self._name_holder(node)
-            return (yield from self._wait_for(request, node))
+            if not first or told(first[0]) is not None:
+                return (yield from self._wait_for(request, node))
         if node.ahead:
             (names,) = yield from ask_of(node, children(node.folder))
             return (yield from self._place(request, node, told(names, NoNodeError)))
         return (yield from self._confirm(request, node, start))
-
-    def _name_holder(self, node: Znode) -> Step[None]:
-        """The first has left: learn who is the first now, and how many wait before this node."""
-        (names,) = yield from ask_of(node, children(node.folder))
-        queue = in_order(told(names, NoNodeError))
-        if node.name in queue:
-            node.first, node.ahead = f"{node.folder}/{queue[0]}", max(queue.index(node.name) - 1, 0)
-            (first,) = yield from ask_of(node, read(node.first))
-            node.holder = holder_of(first)
 
     def leave(self, node: Znode) -> Step[bool]:
         """Delete it, and the folder if that is then empty; returns whether it was gone already."""
@@ -207,8 +197,12 @@ class ZooKeeperQueue(ZooKeeperListing):
             yield from self.leave(node)
             self._nodes.forget(request.token)
             return Busy(ahead=node.ahead, full=is_full, holder=holder)
+        first = f"{node.folder}/{queue[0]}"
+        if not holder and node.first != first:
+            (seen,) = yield from ask_of(node, read(first))
+            holder = holder_of(seen)
         node.before, node.holder = f"{node.folder}/{queue[place - 1]}", holder or node.holder
-        node.first = f"{node.folder}/{queue[0]}"
+        node.first = first
         return (yield from self._wait_for(request, node))
 
     def _wait_for(self, request: Request, node: Znode) -> Step[Busy | Gone]:
