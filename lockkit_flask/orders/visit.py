@@ -185,15 +185,18 @@ class Visit(visit.Visit):
         return found
 
 
+CODINGS = frozenset({"br", "compress", "deflate", "gzip", "x-compress", "x-gzip", "zstd"})
+"""A middleware of WSGI may have decoded these: then the length is not that of the stream."""
+
+
 def expect_whole_body(_: object, **__: object) -> None:
     """Have Werkzeug raise if a body with a length is cut short, because its client went away.
 
     A server that marks the end of a body also marks the end of a cut one. Called before every
-    hook: any of them may be the first to read the body. An encoded body may have been decoded
-    before, by a middleware of WSGI that sets the mark: then the length is not that of the stream.
+    hook: any of them may be the first to read the body.
     """
-    encoding = request.headers.get("Content-Encoding", "").strip().lower()
-    if request.content_length is not None and encoding in ("", "identity"):
+    named = request.headers.get("Content-Encoding", "").lower().split(",")
+    if request.content_length is not None and CODINGS.isdisjoint(map(str.strip, named)):
         request.environ.pop("wsgi.input_terminated", None)
 
 

@@ -612,10 +612,11 @@ def test_a_cut_body_that_a_lock_has_read_is_no_order(make_shop: Callable[..., Fl
     assert sold(shop) == 1
 
 
-def test_a_cut_body_that_is_not_encoded_but_says_how_is_no_order(shop: Flask) -> None:
+@pytest.mark.parametrize("encoding", ["identity", "utf-8", "aws-chunked", "identity;q=1"])
+def test_a_cut_body_that_is_not_compressed_is_no_order(shop: Flask, encoding: str) -> None:
     shop.add_url_rule("/sell", view_func=sell, methods=["POST"])
     kind = "application/x-www-form-urlencoded"
-    statuses = cut_and_whole(shop, kind, b"n=A1&quantity=10", {"Content-Encoding": "identity"})
+    statuses = cut_and_whole(shop, kind, b"n=A1&quantity=10", {"Content-Encoding": encoding})
     assert (statuses, sold(shop)) == ([400, 201], 1)
 
 
