@@ -27,11 +27,11 @@ from typing import Any
 
 from django.conf import settings
 from django.core.signals import request_started
-from django.db import connections, transaction
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from lockkit.leases.until import WRITES
-from lockkit.model.errors import OpenTransaction
+from lockkit.model.errors import ConfigurationError, OpenTransaction
 
 NOTED = "_lockkit_noted"
 """Attribute of a Django connection: SQLite's own connection, and how many rows it had changed."""
@@ -48,6 +48,15 @@ ORDER: ContextVar[object] = ContextVar("lockkit_order", default=None)
 
 class OrderBlock(transaction.Atomic):
     """The block of an order. It begins before the view, and commits after the view has returned."""
+
+    def __enter__(self) -> None:
+        connection = connections[self.using or DEFAULT_DB_ALIAS]
+        if not connection.in_atomic_block and not connection.get_autocommit():
+            raise ConfigurationError(  # the end of the outermost block is no COMMIT then
+                f"orders need a database that commits: the alias {connection.alias!r} has "
+                f"AUTOCOMMIT False, or set_autocommit(False) was called"
+            )
+        super().__enter__()
 
 
 def refuse_open_transactions(name: str) -> None:
@@ -234,7 +243,8 @@ def sparing_tests() -> Iterator[None]:
 
 def _is_spared(connection: BaseDatabaseWrapper) -> bool:
     is_of_test = connection.in_atomic_block and not user_blocks(connection)
-    return is_of_test and not connection.needs_rollback
+    is_marked_by_drf = connection.settings_dict["ATOMIC_REQUESTS"]
+    return is_of_test and is_marked_by_drf and not connection.needs_rollback
 
 
 def is_of_hook(error: BaseException) -> bool:

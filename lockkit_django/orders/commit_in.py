@@ -7,7 +7,7 @@ otherwise it is added when the view has answered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -116,6 +116,11 @@ class OwnTransaction(OrderInDatabase):
         answer: HttpResponseBase | None = super().fail(error)
         is_undone = error is self._rolled_back_by and not self._committed
         return answer if is_undone else None
+
+    def left_by(self, error: BaseException, blocks: Collection[str]) -> None:
+        """Nothing is around the view. Note only what has undone the view's own block."""
+        if error is self._rolled_back_by:
+            self.failed, self.error = True, error
 
     def _check(self, block: Atomic) -> None:
         if not getattr(block, "durable", False):  # the stubs do not know it

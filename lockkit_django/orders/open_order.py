@@ -16,7 +16,7 @@ from lockkit_django.orders.errors import is_answer, is_made_by_drf, is_of_check,
 from lockkit_django.orders.request import tell_of_new_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from contextlib import AbstractContextManager
 
     from django.db.transaction import Atomic
@@ -75,11 +75,12 @@ class OpenOrder(gate.OpenOrder):
         self.in_request_block = self.database in aliases
         return [alias for alias in aliases if alias != self.database]
 
-    def left_by(self, error: BaseException) -> None:
-        """Note what has left the view below ``lock_view``. Code around it may make an answer of it,
-        but the transaction of ATOMIC_REQUESTS, which ``lock_view`` begins, is rolled back."""
-        if self.in_request_block:
-            self.failed, self.error = True, error
+    def left_by(self, error: BaseException, blocks: Collection[str]) -> None:
+        """Note what has left the transactions of ATOMIC_REQUESTS, which were begun around the view:
+        they are rolled back, whatever code further out makes of it. ``blocks``: their databases,
+        without that of the order."""
+        if blocks:
+            self.error = error
 
     def last_look(self, response: Any, blocks: Iterable[str]) -> Any:
         """Check the leases before the transactions of these databases, which are around the view,

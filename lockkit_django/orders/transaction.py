@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import InterfaceError, OperationalError, connections, transaction
 
-from lockkit.model.errors import BackendUnavailable, ConfigurationError, LeaseLost
+from lockkit.model.errors import BackendUnavailable, LeaseLost
 from lockkit.model.log import log
 from lockkit.orders import Forget, Keep, gate, refusals
 from lockkit.orders.failures import unsaved
@@ -20,6 +20,8 @@ from lockkit_django.orders.request import in_signed_cookies, tell_of_new_session
 from lockkit_django.orders.table import Sql, typed_errors
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.http import HttpRequest, HttpResponseBase
 
@@ -135,6 +137,13 @@ class SharedTransaction(OrderInDatabase):
             if self.in_request_block:
                 self._end_early()
 
+    def left_by(self, error: BaseException, blocks: Collection[str]) -> None:
+        """Roll back at once: code further out sees nothing of it, and what that saves stays."""
+        super().left_by(error, blocks)
+        if self.in_request_block:
+            self.failed, self.error = True, error
+            self._end_early()
+
     def _end_early(self) -> None:
         self.abandon()
         self.begun = True  # do not begin it again; only end it
@@ -235,7 +244,6 @@ class SharedTransaction(OrderInDatabase):
         self._connection = connection = connections[using]
         block = OrderBlock(using, savepoint=True, durable=True)
         try:
-            _refuse_manual_commits(connection)
             block.__enter__()
         except (OperationalError, InterfaceError) as error:
             raise BackendUnavailable("the database of the order is not available") from error
@@ -252,15 +260,6 @@ class SharedTransaction(OrderInDatabase):
             for hook in ("savepoint", "set_rollback"):  # the first is there if no view has run
                 vars(self._connection).pop(hook, None)
             block.__exit__(None, None, None)
-
-
-def _refuse_manual_commits(connection: BaseDatabaseWrapper) -> None:
-    """With autocommit off, the end of Django's outermost block is not a COMMIT."""
-    if not connection.in_atomic_block and not connection.get_autocommit():
-        raise ConfigurationError(
-            f"orders need a database that commits: the alias {connection.alias!r} has AUTOCOMMIT "
-            f"False, or set_autocommit(False) was called"
-        )
 
 
 class SessionBefore:

@@ -182,7 +182,7 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
                 response = await call.response([*blocks, *filter(None, [call.pending.database])])
                 return call.pending.last_look(response, blocks)
         except BaseException as error:
-            call.pending.left_by(error)
+            call.pending.left_by(error, blocks)
             raise
         finally:
             vars(call.http).update(before)

@@ -28,7 +28,11 @@ OPEN_ORDER = "_lockkit_open_order"
 
 API_VIEW = "rest_framework.decorators"
 NINJA = "ninja.operation"
-DISPATCHERS = ("django.views.generic.base", "rest_framework.views")
+DISPATCHERS = (
+    "django.views.generic.base",
+    "rest_framework.views",
+    "lockkit_django.orders.idempotent",
+)
 
 
 def places_of(view: Any, method: str | None) -> list[Any]:

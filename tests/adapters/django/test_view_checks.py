@@ -24,6 +24,7 @@ from ninja import NinjaAPI
 from rest_framework.decorators import api_view
 from rest_framework.generics import RetrieveUpdateDestroyAPIView
 from rest_framework.routers import SimpleRouter
+from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 from system_checks import shown_until_silenced
 
@@ -31,7 +32,7 @@ from lockkit.model.errors import ConfigurationError
 from lockkit_django import lock_view
 from lockkit_django.operate.checks import check_transactions, check_views
 from lockkit_django.operate.order_checks import check_paths, check_replays
-from lockkit_django.orders import idempotent
+from lockkit_django.orders import IdempotentMixin, idempotent
 from lockkit_django.web import routes
 
 
@@ -419,6 +420,11 @@ class Closed(Bought):
     http_method_names = ("get", "head")
 
 
+class ShownOrders(IdempotentMixin, APIView):
+    def get(self, _: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
 class Stocked(ViewSet):
     def create(self, _: HttpRequest) -> HttpResponse:
         return HttpResponse()
@@ -429,6 +435,7 @@ class Stocked(ViewSet):
     [
         (Shown.as_view(), False),
         (Closed.as_view(), False),
+        (ShownOrders.as_view(), False),
         (Bought.as_view(), True),
         (api_view(["GET"])(lambda _: HttpResponse()), False),
         (api_view(["GET", "POST"])(lambda _: HttpResponse()), True),

@@ -8,8 +8,10 @@ from functools import wraps
 from typing import Any
 
 from asgiref.sync import sync_to_async
+from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import path
+from django_project.shop.models import Sale
 from ninja import NinjaAPI
 from ninja.errors import HttpError
 
@@ -47,12 +49,16 @@ def broken(request: HttpRequest) -> Any:
     raise Broken
 
 
+def error_of(request: HttpRequest) -> Exception:
+    return PermissionDenied() if "denied" in request.GET else Broken()
+
+
 def _answers(view: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(view)
     def answered(request: HttpRequest) -> Any:
         try:
             return view(request)
-        except Broken as error:
+        except (Broken, PermissionDenied) as error:
             return answer(request, error)
 
     return answered
@@ -69,6 +75,41 @@ def decorated(request: HttpRequest) -> HttpResponse:
 @lock_view("stock:A1")
 def locked(request: HttpRequest) -> HttpResponse:
     sell("locked")
+    raise error_of(request)
+
+
+@_answers
+@idempotent
+def inside(request: HttpRequest) -> HttpResponse:
+    sell("inside")
+    raise error_of(request)
+
+
+@idempotent(atomic=False)
+@_answers
+@lock_view("stock:A1")
+def own(request: HttpRequest) -> HttpResponse:
+    sell("own")
+    raise Broken
+
+
+def _counts(view: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(view)
+    def counted(request: HttpRequest) -> Any:
+        try:
+            return view(request)
+        except Broken:
+            seen = Sale.objects.count()
+            sell("failure")
+            return HttpResponse(f"saw {seen}", status=403)
+
+    return counted
+
+
+@_counts
+@lock_view("stock:A1")
+def counted(request: HttpRequest) -> HttpResponse:
+    sell("counted")
     raise Broken
 
 
@@ -131,6 +172,9 @@ urlpatterns = [
     path("orders/ninja/", api.urls),
     path("orders/decorated", decorated),
     path("orders/locked", locked),
+    path("orders/inside", inside),
+    path("orders/own", own),
+    path("orders/counted", counted),
     path("orders/overdue", overdue),
     path("orders/async-overdue", async_overdue),
 ]

@@ -23,6 +23,7 @@ from rest_framework.decorators import api_view, authentication_classes, permissi
 from rest_framework.exceptions import APIException, Throttled
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.response import Response
+from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView, exception_handler, set_rollback
 
 from lockkit_django import lock_view
@@ -122,6 +123,19 @@ class Api(APIView):
 
 class ApiClosed(Api):
     permission_classes = (IsAuthenticated,)  # type: ignore[assignment]
+
+
+counted: list[str] = []
+
+
+class Counting(BaseThrottle):
+    def allow_request(self, request: Any, view: Any) -> bool:
+        counted.append(request.path)
+        return True
+
+
+class ApiCounted(Api):
+    throttle_classes = (Counting,)
 
 
 class ApiTears(Api):
@@ -296,5 +310,6 @@ urlpatterns = [
     path("orders/ninja/", api.urls),
     path("orders/redirects", redirects),
     path("orders/api-closed", ApiClosed.as_view()),
+    path("orders/api-counted", ApiCounted.as_view()),
     path("orders/of-staff", OfStaff.as_view()),
 ]

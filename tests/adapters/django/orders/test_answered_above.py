@@ -82,22 +82,47 @@ def test_a_success_is_not_told_and_a_redirect_not_recorded(
     assert kept() == (0, 0)
 
 
-@pytest.mark.parametrize(
-    ("status", "expected"),
-    [
-        (400, [(400, False), (409, "order-completed")]),  # the decorator may be a check
-        (409, [(409, False)] * 2),
-        (201, [(503, "order-not-saved")] * 2),
-    ],
-)
-def test_what_the_lock_of_a_view_rolls_back_without_an_order_it_rolls_back_with_one(
-    status: int, expected: list[tuple[int, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def atomic_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
-    bare = Client().post(f"/orders/locked?status={status}")
+
+
+@pytest.mark.usefixtures("atomic_requests")
+@pytest.mark.parametrize("kind", ["locked", "inside"])
+@pytest.mark.parametrize("error", ["", "&denied"])
+@pytest.mark.parametrize(("status", "code"), [(400, ""), (409, ""), (201, "order-not-saved")])
+def test_what_is_rolled_back_without_an_order_is_rolled_back_with_one(
+    kind: str, error: str, status: int, code: str
+) -> None:
+    bare = Client().post(f"/orders/{kind}?status={status}{error}")
     assert (bare.status_code, Sale.objects.count()) == (status, 0)
-    assert tries(f"locked?status={status}") == expected
+    first, _ = tries(f"{kind}?status={status}{error}")
+    is_told = bool(code) and not error  # a refusal is answered as the code around it likes
+    assert first == ((503, code) if is_told else (status, False))
     assert Sale.objects.count() == 0
+
+
+@pytest.mark.usefixtures("atomic_requests")
+def test_what_a_decorator_saves_after_the_rollback_stays() -> None:
+    """No header of a client may keep its failures from being counted."""
+    for headers in ({}, HEADERS):
+        Sale.objects.all().delete()
+        answer = Client().post("/orders/counted", headers=headers)
+        assert (answer.status_code, answer.content) == (403, b"saw 0")
+        assert [*Sale.objects.values_list("sku", flat=True)] == ["failure"]
+
+
+@pytest.mark.usefixtures("atomic_requests")
+def test_what_no_transaction_is_around_is_saved_and_the_order_is_done() -> None:
+    assert tries("own?status=201") == [(201, False), (409, "order-completed")]
+    assert Sale.objects.count() == 1
+
+
+@pytest.mark.usefixtures("atomic_requests")
+def test_beside_a_payment_what_is_rolled_back_below_a_lock_leaves_an_orphan(redis_url: str) -> None:
+    with override_settings(LOCKKIT={"default": redis_url}, LOCKKIT_ORDERS=IN_REDIS):
+        assert tries("locked?status=409") == [(409, False), (409, "order-orphaned")]
+    assert len(views.calls) == 1
 
 
 @pytest.mark.parametrize("kind", BROKEN)

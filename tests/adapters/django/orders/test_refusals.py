@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 import pytest
 from django.conf import settings
 from django.db import connections
+from django.db.transaction import TransactionManagementError
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django_project.shop.models import Sale
@@ -93,6 +94,28 @@ def test_a_refusal_does_not_mark_the_transaction_of_a_test(
     assert result.testsRun == 1
     assert not result.errors
     assert not result.failures
+
+
+def test_a_rollback_of_the_view_in_the_transaction_of_a_test_is_not_hidden() -> None:
+    from django.test import TestCase
+
+    class Inner(TestCase):
+        def runTest(self) -> None:
+            send("exempt/api-tears-mixed", None)
+            with pytest.raises(TransactionManagementError):
+                saved()
+
+    result = unittest.TestResult()
+    unittest.TestSuite([Inner()]).run(result)
+    assert result.testsRun == 1
+    assert not result.errors
+    assert not result.failures
+
+
+def test_a_request_counts_once_against_its_throttle() -> None:
+    refusing.counted.clear()
+    send("api-counted", "A-1")
+    assert len(refusing.counted) == 1
 
 
 def saved() -> list[str]:
