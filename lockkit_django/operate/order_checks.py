@@ -124,7 +124,8 @@ def _names(orders: Orders) -> Iterator[CheckMessage]:
         known = connections.settings
         if database not in known:
             text = f"orders are to be kept in {database!r}, which DATABASES does not have"
-            hint = f"Correct USING, or @idempotent(using=…). There are {', '.join(sorted(known))}."
+            have = ", ".join(sorted(known))
+            hint = f"Correct USING, or @idempotent(using=…). DATABASES has {have}."
             yield message("E103", text, hint)
         elif known[database].get("AUTOCOMMIT") is False:  # the end of a block is not a COMMIT then
             text = f"orders cannot commit in the database {database!r}: it has AUTOCOMMIT False"
@@ -252,7 +253,8 @@ def _line_for(view: Any, method: str) -> str:
         return "Put @idempotent on the function, below @api_view and its other checks"
     if cls is not None and hasattr(cls, "initial"):
         return f"Let {cls.__name__} inherit IdempotentMixin, before its other bases"
-    return "Put @idempotent on the function or method, below its checks"
+    line = "Put @idempotent on the function or method, below its checks"
+    return f"{line}, which need functools.wraps"
 
 
 ALWAYS = (check_orders, check_paths, check_replays)

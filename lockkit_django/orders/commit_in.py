@@ -20,6 +20,7 @@ from lockkit.orders.failures import unsaved
 from lockkit.orders.gate import OrderStopped
 from lockkit.orders.record import RecordState
 from lockkit_django.leases.transactions import is_broken, is_of_hook, is_rolled_back
+from lockkit_django.orders.errors import tell_if_broken
 from lockkit_django.orders.table import Sql, typed_errors
 from lockkit_django.orders.transaction import (
     FIRST_ERROR,
@@ -98,7 +99,7 @@ class OwnTransaction(OrderInDatabase):
         if record is None:
             return response
         if response.status_code < FIRST_ERROR:
-            if self._broken or self._is_undone_success(response):
+            if tell_if_broken(self._broken) or self._is_undone_success(response):
                 return self.visit.refuse(refusals.NOT_SAVED)
             if self._has_raised(response):
                 return response

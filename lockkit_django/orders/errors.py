@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from django.core.exceptions import PermissionDenied
 from django.http import Http404
 
+from lockkit.model.log import log
+
 if TYPE_CHECKING:
     from django.http import HttpResponseBase
 
@@ -42,6 +44,18 @@ def is_of_check(error: BaseException) -> bool:
     if not modules or modules[-1] not in CHECKS:
         return False
     return all(module.partition(".")[0] in AROUND_VIEWS for module in modules)
+
+
+def tell_if_broken(broken: bool) -> bool:
+    """Log it if a view has caught an error of the database, and tells a success. Returns
+    ``broken``."""
+    if broken:
+        log.error(
+            "the view of an order has caught an error of the database, so nothing can be saved: "
+            "the client is told so. Put what may fail into an atomic() block of its own, and catch "
+            "the error outside of that"
+        )
+    return broken
 
 
 def is_made_by_drf(response: HttpResponseBase) -> bool:

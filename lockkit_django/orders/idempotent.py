@@ -208,5 +208,8 @@ def _visit(request: Any, view: View, options: ViewOptions) -> Visit:
             "put @idempotent, or the method's @lock_view, the other way round"
         )
     if open_order(http) is not None:
-        raise ConfigurationError("an order is open already: use @idempotent once per request")
+        raise ConfigurationError(
+            "an order is open already: use @idempotent once per request, and functools.wraps in "
+            "the decorators above it, which hide it from the middleware otherwise"
+        )
     return Visit(http, view, options, by_drf=request is not http)

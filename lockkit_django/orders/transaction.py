@@ -14,7 +14,7 @@ from lockkit.orders import Forget, Keep, gate, refusals
 from lockkit.orders.failures import unsaved
 from lockkit.orders.record import refuses
 from lockkit_django.leases.transactions import OrderBlock, is_broken, is_of_hook, is_rolled_back
-from lockkit_django.orders.errors import DRF, is_made_by_drf, status_of
+from lockkit_django.orders.errors import DRF, is_made_by_drf, status_of, tell_if_broken
 from lockkit_django.orders.open_order import OpenOrder
 from lockkit_django.orders.request import in_signed_cookies, tell_of_new_session
 from lockkit_django.orders.table import Sql, typed_errors
@@ -180,7 +180,7 @@ class SharedTransaction(OrderInDatabase):
         self.abandon()
         if response.status_code >= FIRST_ERROR:
             return self._keep_refusal(record, response)
-        if broken or self._is_undone_success(response):
+        if tell_if_broken(broken) or self._is_undone_success(response):
             return self.visit.refuse(refusals.NOT_SAVED)
         return response
 

@@ -184,7 +184,8 @@ class ServerConnector(Connector):
 
     def described(self) -> str:
         settings = connections.settings[self._alias]
-        return f"{self._vendor.name}://{settings['HOST']}/{settings['NAME']}"
+        port = f":{settings['PORT']}" if settings["PORT"] else ""
+        return f"{self._vendor.name}://{settings['HOST']}{port}/{settings['NAME']}"
 
     def connect(self) -> Connection:
         """Django's debug log and wrappers are bypassed."""

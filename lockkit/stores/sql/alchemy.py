@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 OPTIONS: Final = ("engine", "mode", "password", "timeout", "take_over_dead")
 REMEDY: Final = (
-    "call locks.store.create_table() once, in Flask LockKit.create_tables(), or run what "
-    "'lockkit locks ddl --url …' prints"
+    "call create_table() of the client's store once, as in locks.store.create_table(), in Flask "
+    "LockKit.create_tables(), or run what 'lockkit locks ddl --url …' prints"
 )
 
 

@@ -147,8 +147,11 @@ def test_an_exception_that_drf_handles_is_stored(kind: str, atomic: bool, alice:
     assert rows(kind) == 0  # as DRF itself does where ATOMIC_REQUESTS is on
 
 
-def test_a_database_error_that_the_view_swallows_is_not_a_stored_success(alice: Client) -> None:
+def test_a_database_error_that_the_view_swallows_is_not_a_stored_success(
+    alice: Client, caplog: pytest.LogCaptureFixture
+) -> None:
     buy(alice, "swallows")
+    assert "has caught an error of the database" in caplog.text
     assert (rows("swallows"), OrderRecord.objects.count()) == (0, 0)
 
 

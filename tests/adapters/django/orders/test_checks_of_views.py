@@ -104,7 +104,10 @@ def test_a_system_check_names_the_view_and_the_line_to_add() -> None:
     assert {each.id for each in told.values()} == {"lockkit.W107"}
     custom, initial = told["'orders/custom'"], told["'orders/own-initial'"]
     assert "checked.made at 'orders/custom' has orders_django.checked.staff_only" in custom.msg
-    assert "Put @idempotent on the function or method, below its checks" in str(custom.hint)
+    assert (
+        "Put @idempotent on the function or method, below its checks, which need functools.wraps"
+        in str(custom.hint)
+    )
     assert "Let OwnInitial inherit IdempotentMixin" in str(initial.hint)
     assert "on the function, below @api_view" in str(told["'orders/below-api'"].hint)
     assert shown_until_silenced("lockkit.W107")
