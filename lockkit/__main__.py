@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def find() -> str:
         runs, needs_none = theirs[:1] == ["run"], theirs[:1] == ["ddl"]
-        url = _url(arguments.url, parser)
+        url = _url(arguments.url, parser, locks=not needs_none)
         if not (runs or needs_none) and (missing := _missing_file(url)):
             default = arguments.url is None and URL_VARIABLE not in os.environ
             parser.error(f"{missing}: nobody has ever locked there{ELSEWHERE if default else ''}")
@@ -89,7 +89,7 @@ def _parser(options: argparse.ArgumentParser) -> _Parser:
     return parser
 
 
-def _url(given: str | None, parser: _Parser) -> str:
+def _url(given: str | None, parser: _Parser, *, locks: bool) -> str:
     """The URL to use. One that is wrong is a usage error, wherever it is from."""
     url = given or ""
     try:
@@ -100,7 +100,7 @@ def _url(given: str | None, parser: _Parser) -> str:
     except ConfigurationError as error:
         source = f"in {URL_VARIABLE}: " if given is None and url else ""
         parser.refuse(printable(f"{source}{error}"))
-    if given is None and (text := unchosen(url)):
+    if given is None and locks and (text := unchosen(url)):
         sys.stderr.write(f"lockkit: {text}. Set it, or give --url\n")
     return url
 

@@ -95,10 +95,13 @@ class OpenOrder(ABC):
         visit.attach(self)
 
     def has_passed_by(self, response: Any) -> bool:
-        """Whether the view has succeeded without the ``lock_view`` that was to begin its order."""
+        """Whether there is a success without the transaction that was to be that of the order."""
         if self.begun or self.refused or response.status_code // 100 != HTTPStatus.OK // 100:
             return False
-        log.warning("%r has bypassed its lock_view and its transaction", self.order.request)
+        log.warning(
+            "%r succeeds without its view, or without its lock_view and its transaction",
+            self.order.request,
+        )
         return True
 
     @property

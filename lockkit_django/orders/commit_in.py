@@ -20,13 +20,9 @@ from lockkit.orders.failures import unsaved
 from lockkit.orders.gate import OrderStopped
 from lockkit.orders.record import RecordState
 from lockkit_django.leases.transactions import is_broken, is_of_hook, is_rolled_back
-from lockkit_django.orders.errors import tell_if_broken
+from lockkit_django.orders.errors import OK_CLASS, told_broken
 from lockkit_django.orders.table import Sql, typed_errors
-from lockkit_django.orders.transaction import (
-    FIRST_ERROR,
-    OK_CLASS,
-    OrderInDatabase,
-)
+from lockkit_django.orders.transaction import FIRST_ERROR, OrderInDatabase
 from lockkit_django.web.refusals import rendered
 
 if TYPE_CHECKING:
@@ -98,8 +94,8 @@ class OwnTransaction(OrderInDatabase):
         record = self._record(response)
         if record is None:
             return response
-        if response.status_code < FIRST_ERROR:
-            if tell_if_broken(self._broken) or self._is_undone_success(response):
+        if response.status_code < FIRST_ERROR and self._entered:
+            if told_broken(self._broken) or self._is_undone_success(response):
                 return self.visit.refuse(refusals.NOT_SAVED)
             if self._has_raised(response):
                 return response

@@ -14,6 +14,7 @@ from lockkit.model.log import log
 if TYPE_CHECKING:
     from django.http import HttpResponseBase
 
+OK_CLASS = 2
 DRF = "rest_framework.views"
 CHECKS = {"django.contrib.auth.decorators", "django.contrib.auth.mixins"}
 AROUND_VIEWS = {"asgiref", "asyncio", "concurrent", "contextlib", "django", "lockkit_django"}
@@ -46,7 +47,7 @@ def is_of_check(error: BaseException) -> bool:
     return all(module.partition(".")[0] in AROUND_VIEWS for module in modules)
 
 
-def tell_if_broken(broken: bool) -> bool:
+def told_broken(broken: bool) -> bool:
     """Log it if a view has caught an error of the database, and tells a success. Returns
     ``broken``."""
     if broken:
@@ -56,6 +57,19 @@ def tell_if_broken(broken: bool) -> bool:
             "the error outside of that"
         )
     return broken
+
+
+def told_undone(response: HttpResponseBase) -> bool:
+    """Log it if something other than DRF made this success from an exception of the view. Returns
+    whether it is one."""
+    is_undone = not is_made_by_drf(response) and response.status_code // 100 == OK_CLASS
+    if is_undone:
+        log.error(
+            "the view of an order raised, and a middleware or a handler makes %s of it: nothing "
+            "was saved, and the client is told so",
+            response.status_code,
+        )
+    return is_undone
 
 
 def is_made_by_drf(response: HttpResponseBase) -> bool:

@@ -8,7 +8,7 @@ Django's handler would open them before the lock is acquired.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -121,7 +121,7 @@ async def _run(
     if http.method in SAFE_METHODS or options.exempt or _is_exempt(http, view):
         return await call()
     visit, served = _visit(request, view, options), partial(_served, http, exempt)
-    suspended = request_blocks_suspended(None if exempt is None else http)
+    suspended = nullcontext() if exempt is None else request_blocks_suspended(http)
     with _noting_errors(http), suspended:
         answer = await served(partial(entered, visit, begin=not has_lock_below(view, http)))
         if answer is not None:
@@ -133,10 +133,6 @@ async def _run(
                 return await call()
             except OrderStopped as stop:
                 return await served(partial(gate.stopped, opened, stop))
-            except BaseException as error:
-                if not (exempt is None or suspended.blocks):
-                    opened.left_by(error, ())
-                raise
     return await call()
 
 

@@ -36,6 +36,7 @@ class OpenOrder(gate.OpenOrder):
     visit: Visit
     _marked_by: str | None = None  #: the module that called ``set_rollback``; "": several
     database: str | None = None  #: where the record is, once the order has begun; None: in Redis
+    left = False  #: by an exception, so the transaction of ATOMIC_REQUESTS was rolled back
     in_request_block = False  #: the order's transaction is also that of ATOMIC_REQUESTS
     front: Any  #: the request that a view below ``@idempotent`` gets: Django's or DRF's
 

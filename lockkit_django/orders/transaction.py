@@ -14,7 +14,7 @@ from lockkit.orders import Forget, Keep, gate, refusals
 from lockkit.orders.failures import unsaved
 from lockkit.orders.record import refuses
 from lockkit_django.leases.transactions import OrderBlock, is_broken, is_of_hook, is_rolled_back
-from lockkit_django.orders.errors import DRF, is_made_by_drf, status_of, tell_if_broken
+from lockkit_django.orders.errors import DRF, is_made_by_drf, status_of, told_broken, told_undone
 from lockkit_django.orders.open_order import OpenOrder
 from lockkit_django.orders.request import in_signed_cookies, tell_of_new_session
 from lockkit_django.orders.table import Sql, typed_errors
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from lockkit.orders import Record
 
 FIRST_ERROR = 400
-OK_CLASS = 2
 SESSION_DATA = "_session_cache"  # the attribute of a session that was loaded
 
 
@@ -64,25 +63,21 @@ class OrderInDatabase(gate.OrderInDatabase, OpenOrder):
         return self.failed or self.error is not None or made_by_drf
 
     def _keep_unbegun(self, response: HttpResponseBase) -> HttpResponseBase:
-        """The order was left to a ``lock_view`` that never ran. Record a success all the same."""
+        """No transaction was begun around the view, or an exception has left it. Record what code
+        further out makes of that: it may have saved something of its own."""
         verdict = self._verdict(response)
-        if self._has_raised(response) or not isinstance(verdict, Keep):
+        if not isinstance(verdict, Keep):
             return response
-        if not self.has_passed_by(response):
-            return response
-        return self._keep_refusal(verdict.record, response)
+        if self.left and self.failed and self._is_undone_success(response):
+            return self.visit.refuse(refusals.NOT_SAVED)
+        fails = self.left and response.status_code >= FIRST_ERROR
+        raised = is_made_by_drf(response) or (self._has_raised(response) and not self.left)
+        if fails or (not raised and self.has_passed_by(response)):
+            return self._keep_refusal(verdict.record, response)
+        return response
 
     def _is_undone_success(self, response: HttpResponseBase) -> bool:
-        """Whether something other than DRF made this success from an exception."""
-        is_told = is_made_by_drf(response) or response.status_code // 100 != OK_CLASS
-        if is_told or not self._has_raised(response):
-            return False
-        log.error(
-            "the view of an order raised, and a middleware or a handler makes %s of it: nothing "
-            "was saved, and the client is told so",
-            response.status_code,
-        )
-        return True
+        return self._has_raised(response) and told_undone(response)
 
 
 class SharedTransaction(OrderInDatabase):
@@ -97,6 +92,7 @@ class SharedTransaction(OrderInDatabase):
 
     def begin(self) -> None:
         super().begin()
+        self.error, self.left = None, False  # of an earlier try in this request
         try:
             self._enter_block()
             with typed_errors(self._using):
@@ -138,11 +134,14 @@ class SharedTransaction(OrderInDatabase):
                 self._end_early()
 
     def left_by(self, error: BaseException, blocks: Collection[str]) -> None:
-        """Roll back at once: code further out sees nothing of it, and what that saves stays."""
+        """Roll back at once: code further out sees nothing of this try, and what it saves stays. A
+        ``lock_view`` may begin the order anew."""
         super().left_by(error, blocks)
         if self.in_request_block:
-            self.failed, self.error = True, error
-            self._end_early()
+            self.error, self.left, self.in_request_block = error, True, False
+            self.abandon()
+            if self._before is not None and not self._raised_refusal():
+                self._before.restore()
 
     def _end_early(self) -> None:
         self.abandon()
@@ -180,7 +179,7 @@ class SharedTransaction(OrderInDatabase):
         self.abandon()
         if response.status_code >= FIRST_ERROR:
             return self._keep_refusal(record, response)
-        if tell_if_broken(broken) or self._is_undone_success(response):
+        if told_broken(broken) or self._is_undone_success(response):
             return self.visit.refuse(refusals.NOT_SAVED)
         return response
 

@@ -111,9 +111,15 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
                 if call.pending is not None:
                     call.pending.refused = True
                 return await value(await call.do(self._refuse, call.request, error))
-            if call.pending is not None:
+            if call.pending is None:
+                return await self._run_under(call, lease)
+            try:
                 return await self._run_in_order(call, lease)
-            return await self._run_under(call, lease)
+            except BaseException:
+                if call.pending.left:  # nothing is left of this try: another may take the lock
+                    call.pending.leases.remove(lease)
+                    await call.give_back(lease)
+                raise
 
     async def _take_in_loop(self, call: _Call) -> Any:
         """Acquire with the loop's own client, unless the lease must outlive the loop: in an order

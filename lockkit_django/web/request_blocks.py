@@ -102,19 +102,19 @@ class request_blocks_suspended:  # noqa: N801  for ``with``
     method of a class view, below ``@api_view``, on an action, or inside another ``lock_view``. They
     are opened again at the end. Raises OpenTransaction if a block must not end yet: if it has
     changes or hooks of ``on_commit``, which must wait for the view; if it must be rolled back; or
-    if it keeps a lease, which its end would release. ``request``: None in an event loop.
+    if it keeps a lease, which its end would release.
     """
 
-    def __init__(self, request: HttpRequest | None) -> None:
-        self.blocks = [
+    def __init__(self, request: HttpRequest) -> None:
+        self._blocks = [
             (connection, blocks[0])
             for connection in opened()
             if connection.atomic_blocks and len(blocks := user_blocks(connection)) == 1
-            if request is not None and _belongs_to(request, connection, blocks[0])
+            if _belongs_to(request, connection, blocks[0])
         ]
 
     def __enter__(self) -> None:
-        for connection, _ in self.blocks:
+        for connection, _ in self._blocks:
             if contents := what_may_not_end(connection):
                 raise OpenTransaction(
                     f"the view asks for its lock inside a transaction (ATOMIC_REQUESTS) on the "
@@ -123,11 +123,11 @@ class request_blocks_suspended:  # noqa: N801  for ``with``
                     f"be @transaction.non_atomic_requests(using={connection.alias!r}); if another "
                     f"lock_view made it, name both locks in that one"
                 )
-        for _, block in self.blocks:
+        for _, block in self._blocks:
             block.__exit__(None, None, None)
 
     def __exit__(self, *_: object) -> None:
-        for connection, block in reversed(self.blocks):
+        for connection, block in reversed(self._blocks):
             if is_aborted(connection):  # that of an order is still open, and takes no SAVEPOINT
                 connection.needs_rollback = True
             with _deferred(connection):

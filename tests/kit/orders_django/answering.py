@@ -78,13 +78,6 @@ def locked(request: HttpRequest) -> HttpResponse:
     raise error_of(request)
 
 
-@_answers
-@idempotent
-def inside(request: HttpRequest) -> HttpResponse:
-    sell("inside")
-    raise error_of(request)
-
-
 @idempotent(atomic=False)
 @_answers
 @lock_view("stock:A1")
@@ -101,6 +94,7 @@ def _counts(view: Callable[..., Any]) -> Callable[..., Any]:
         except Broken:
             seen = Sale.objects.count()
             sell("failure")
+            request.session["failures"] = 1
             return HttpResponse(f"saw {seen}", status=403)
 
     return counted
@@ -110,6 +104,52 @@ def _counts(view: Callable[..., Any]) -> Callable[..., Any]:
 @lock_view("stock:A1")
 def counted(request: HttpRequest) -> HttpResponse:
     sell("counted")
+    request.session["cart"] = "empty"
+    raise Broken
+
+
+def _retries(view: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(view)
+    def retried(request: HttpRequest) -> Any:
+        try:
+            return view(request)
+        except Broken:
+            return view(request)
+
+    return retried
+
+
+@_retries
+@lock_view("stock:A1")
+def retried(request: HttpRequest) -> HttpResponse:
+    number = sell("retried")
+    if len(calls) % 2:
+        raise Broken
+    return HttpResponse(f"sold {number}", status=201)
+
+
+@_answers
+@idempotent(atomic=False)
+def own_inside(request: HttpRequest) -> HttpResponse:
+    sell("own")
+    raise Broken
+
+
+def _queues(view: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(view)
+    def queued(request: HttpRequest) -> Any:
+        try:
+            return view(request)
+        except Broken:
+            return HttpResponse(f"in the queue {sell('queue')}", status=201)
+
+    return queued
+
+
+@_queues
+@lock_view("stock:A1")
+def queued(request: HttpRequest) -> HttpResponse:
+    sell("sold")
     raise Broken
 
 
@@ -172,9 +212,11 @@ urlpatterns = [
     path("orders/ninja/", api.urls),
     path("orders/decorated", decorated),
     path("orders/locked", locked),
-    path("orders/inside", inside),
     path("orders/own", own),
     path("orders/counted", counted),
+    path("orders/retried", retried),
+    path("orders/queued", queued),
+    path("orders/own-inside", own_inside),
     path("orders/overdue", overdue),
     path("orders/async-overdue", async_overdue),
 ]
