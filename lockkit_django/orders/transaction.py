@@ -92,7 +92,7 @@ class SharedTransaction(OrderInDatabase):
 
     def begin(self) -> None:
         super().begin()
-        self.error, self.left = None, False  # of an earlier try in this request
+        self.error, self.left, self.refused = None, False, False  # of an earlier try
         try:
             self._enter_block()
             with typed_errors(self._using):

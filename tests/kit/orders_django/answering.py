@@ -128,6 +128,30 @@ def retried(request: HttpRequest) -> HttpResponse:
     return HttpResponse(f"sold {number}", status=201)
 
 
+held: list[Any] = []
+"""Leases of somebody else."""
+
+
+def _insists(view: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(view)
+    def insisted(request: HttpRequest) -> Any:
+        try:
+            if view(request).status_code == 423:
+                held.pop().release()
+                view(request)
+        except Broken:
+            return HttpResponse(f"in the queue {sell('queue')}", status=201)
+
+    return insisted
+
+
+@_insists
+@lock_view("stock:B", timeout=0)
+def insisted(request: HttpRequest) -> HttpResponse:
+    sell("sold")
+    raise Broken
+
+
 @_answers
 @idempotent(atomic=False)
 def own_inside(request: HttpRequest) -> HttpResponse:
@@ -216,6 +240,7 @@ urlpatterns = [
     path("orders/counted", counted),
     path("orders/retried", retried),
     path("orders/queued", queued),
+    path("orders/insisted", insisted),
     path("orders/own-inside", own_inside),
     path("orders/overdue", overdue),
     path("orders/async-overdue", async_overdue),

@@ -14,6 +14,7 @@ from django.test import AsyncClient, Client, override_settings
 from django_project.shop.models import Sale
 from orders_django import answering, views
 
+from lockkit_django import locks
 from lockkit_django.models import OrderRecord
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -121,6 +122,13 @@ def test_what_a_decorator_saves_after_the_rollback_stays() -> None:
 def test_what_is_saved_after_the_rollback_is_saved_once(kind: str) -> None:
     """By the view, which a decorator calls again; or by a decorator in its place."""
     assert tries(kind) == [(201, False), (409, "order-completed")]
+    assert Sale.objects.count() == 1
+
+
+@pytest.mark.usefixtures("atomic_requests")
+def test_so_it_is_after_the_lock_was_busy_at_first() -> None:
+    answering.held.append(locks["default"].lock("stock:B").acquire())
+    assert tries("insisted") == [(201, False), (409, "order-completed")]
     assert Sale.objects.count() == 1
 
 
