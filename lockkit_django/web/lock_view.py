@@ -177,7 +177,9 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
     async def _run_in_order(self, call: _Call, lease: AnyLease | AnyAsyncLease) -> Any:
         """Run the view in the order's transaction, and in ATOMIC_REQUESTS on other databases."""
         if has_lock_below(call.view, call.http):  # the innermost lock begins the transaction
-            return await call.answer()
+            around = call.atomic_requests() if call.in_thread else ()
+            with atomic_blocks(call.http, around, durable=False):
+                return await call.answer()
         answer = await call.pending.resume(in_thread=call.in_thread)
         if answer is not None:
             return answer

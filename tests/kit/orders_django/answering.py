@@ -128,6 +128,26 @@ def retried(request: HttpRequest) -> HttpResponse:
     return HttpResponse(f"sold {number}", status=201)
 
 
+def _queues_in_vain(view: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(view)
+    def queued(request: HttpRequest) -> Any:
+        try:
+            return view(request)
+        except Broken:
+            sell("queue")
+            raise Http404 from None
+
+    return queued
+
+
+@lock_view("stock:B")
+@_queues_in_vain
+@lock_view("stock:A1")
+def nested(request: HttpRequest) -> HttpResponse:
+    sell("sold")
+    raise Broken
+
+
 held: list[Any] = []
 """Leases of somebody else."""
 
@@ -241,6 +261,7 @@ urlpatterns = [
     path("orders/retried", retried),
     path("orders/queued", queued),
     path("orders/insisted", insisted),
+    path("orders/nested", nested),
     path("orders/own-inside", own_inside),
     path("orders/overdue", overdue),
     path("orders/async-overdue", async_overdue),

@@ -126,6 +126,13 @@ def test_what_is_saved_after_the_rollback_is_saved_once(kind: str) -> None:
 
 
 @pytest.mark.usefixtures("atomic_requests")
+def test_what_is_saved_between_two_locks_is_rolled_back_by_the_outer_one() -> None:
+    for headers in ({}, HEADERS):
+        assert Client().post("/orders/nested", headers=headers).status_code == 404
+        assert Sale.objects.count() == 0
+
+
+@pytest.mark.usefixtures("atomic_requests")
 def test_so_it_is_after_the_lock_was_busy_at_first() -> None:
     answering.held.append(locks["default"].lock("stock:B").acquire())
     assert tries("insisted") == [(201, False), (409, "order-completed")]
