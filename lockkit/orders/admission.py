@@ -85,7 +85,7 @@ class Admission:
         except AcquireTimeout as held:  # or all lock sessions of this process are in use
             if _asks_for_something_else(self.order, held.holder):
                 return refusals.DIFFERENT
-            return await self._wait()
+            return await self._wait(held)
         if self.order.stale or left_running(found) or not (key_decides or self._orders.claims):
             return await self._look_again(lease)
         return await self._let_in(self._proceed(lease, found))
@@ -93,17 +93,17 @@ class Admission:
     def _proceed(self, lease: Any, found: Record | None) -> Proceed:
         return Proceed(self.order, lease, found is not None, until=self._until)
 
-    async def _wait(self) -> Decision:
+    async def _wait(self, held: AcquireTimeout) -> Decision:
         try:
             with self._orders.waiting_room.place(self._settings.max_waiters) as placed:
                 if not placed:
-                    return refusals.crowded(1)
+                    return refusals.crowded(1, f"MAX_WAITERS is reached, and {held}")
                 lease = await self._acquire(self._settings.wait)
         except TooManyWaiters as full:
-            return refusals.crowded(full.retry_after)
+            return refusals.crowded(full.retry_after, full)
         except AcquireTimeout as late:
             found = self._as_seen_without_lock(await self._find(fresh=True))
-            known = self._judge_without_lock(found) or refusals.running(late.retry_after)
+            known = self._judge_without_lock(found) or refusals.running(late.retry_after, late)
             return await self._or_recovered(known)
         return await self._look_again(lease)
 

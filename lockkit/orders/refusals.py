@@ -52,12 +52,12 @@ def too_big(limit: int) -> Refusal:
     return Refusal(413, "order-too-large", values={"limit": limit})
 
 
-def running(retry_after: int) -> Refusal:
-    return Refusal(409, "order-running", retry_after)
+def running(retry_after: int, seen: object = "") -> Refusal:
+    return Refusal(409, "order-running", retry_after, seen=str(seen))
 
 
-def crowded(retry_after: int) -> Refusal:
-    return Refusal(503, "order-waiting-room-full", retry_after)
+def crowded(retry_after: int, seen: object = "") -> Refusal:
+    return Refusal(503, "order-waiting-room-full", retry_after, seen=str(seen))
 
 
 def not_claimed(failure: BackendError) -> Refusal:

@@ -58,7 +58,7 @@ class Answer(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """The answer to a request that did not reach its view. Shows no name, owner or token."""
+    """The answer to a request that did not reach its view. It shows no name, owner or token."""
 
     status: int
     code: str  #: for programs, and stable
@@ -68,6 +68,7 @@ class Refusal(NamedTuple):
     variant: str = ""  #: of its text: added to ``code`` in the catalogue
     language: str = DEFAULT  #: of its text
     reason: str = ""  #: for programs and the log, not for pages: it is not translated
+    seen: str = ""  #: for the log alone: which name, and who holds it
 
     def in_language(self, language: str | None) -> Refusal:
         """This refusal in a language if a catalogue has all its texts; otherwise in English."""
@@ -181,7 +182,7 @@ def log_refusal(request: Any, refusal: Refusal, *, why: Exception | None = None)
     """
     order_id = vars(request).get(ORDER_ID)
     order = "" if order_id is None else f" for the order {order_id!r}"
-    reason = f": {refusal.reason if why is None else why}".removesuffix(": ")
+    reason = f": {why or refusal.seen or refusal.reason}".removesuffix(": ")
     if isinstance(why, LockError) and why.name and repr(why.name) not in reason:
         reason = f" for {why.name!r}{reason}"
     failed = isinstance(why, BackendError) or refusal.code.endswith("-store-unavailable")

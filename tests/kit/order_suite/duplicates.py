@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
@@ -115,6 +116,33 @@ class Locks(Suite):
         answer = shop.send("loses")
         assert (answer.status, answer.code) == (503, "order-lease-lost")
         assert (shop.rows("loses"), shop.records()) == (0, [])
+
+    @pytest.mark.parametrize(
+        ("settings", "code", "told"),
+        [
+            ({}, "409 order-running", "was not granted within 0.2 s; it is held by"),
+            ({"MAX_WAITERS": 0}, "503 order-waiting-room-full", "is held by"),
+        ],
+    )
+    def test_a_busy_order_is_logged_with_its_lock_and_who_holds_it(
+        self,
+        settings: dict[str, Any],
+        code: str,
+        told: str,
+        open_shop: OpenShop,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        shop = open_shop(**settings)
+        shop.send("function")
+        name = f"order:{shop.records()[0]['key']}"
+        shop.change_records(expires=1)
+        with shop.hold(name), caplog.at_level(logging.INFO, "lockkit"):
+            answer = shop.send("function")
+        assert str(answer.status) in code
+        line = f"POST /orders/function gets {code} for the order 'A-1': "
+        assert line in caplog.text
+        assert f"{name!r} {told}" in caplog.text
+        assert name not in answer.body.decode() + str(answer.headers)
 
     def test_a_view_with_a_lock_that_is_busy_is_not_an_order_yet(
         self, shop: Shop, caplog: pytest.LogCaptureFixture
