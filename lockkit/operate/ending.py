@@ -22,7 +22,7 @@ def wait_for(child: subprocess.Popen[bytes]) -> bool:
     """Wait until the child has ended; return whether a signal ended it.
 
     Where the system has ``waitid``, the child is not reaped yet. So it still counts as the living
-    owner of the lease while other processes of its group go on.
+    owner of the lease until that is released.
     """
     if not is_main_thread():  # signal handlers do not run here
         return bool(_look(child, 0))

@@ -103,10 +103,11 @@ def run_program(arguments: argparse.Namespace, stores: Stores, console: Console)
 
 def _run_under(lease: Lease, program: _Program, console: Console) -> int:
     try:
-        status = program.run(_fence_of(lease))
+        program.run(_fence_of(lease))
     finally:
         program.end()  # before anybody else gets the lock
         kept = _give_back(lease, console)
+    status = program.reap()
     if kept:
         return status
     if not program.is_lost:  # not reported yet: this process was paused, or the loss is new
@@ -163,6 +164,7 @@ def _standing_by(name: str, words: list[str], console: Console) -> Iterator[_Pro
                 yield program
             finally:
                 program.end()
+                program.reap()
                 for number, handler in before.items():
                     signal.signal(number, handler)
 
@@ -208,7 +210,11 @@ def _heard() -> Iterator[int]:
 
 
 class _Program:
-    """A program that stands by, runs, or has ended."""
+    """A program that stands by, runs, or has ended.
+
+    It owns the lease. So it is not reaped until the lease is released: if it were known to be gone,
+    its lease would be free at once.
+    """
 
     def __init__(
         self, child: subprocess.Popen[bytes], pipe: IO[bytes], console: Console, guarded: Guarded
@@ -219,14 +225,17 @@ class _Program:
         self._guard, self._group = guarded
         self._runs = self._has_ended = self.is_lost = False
 
-    def run(self, fence: str) -> int:
-        """Start the program, wait for its end, and return its exit status."""
+    def run(self, fence: str) -> None:
+        """Start the program, and wait for its end."""
         self._runs = True
         _say(self._pipe, fence)
         killed = wait_for(self.child)
         self._has_ended = True
         if killed or self.is_lost:  # the programs that a script calls outlive a signal to it
             self._terminate(self._works)
+
+    def reap(self) -> int:
+        """Its exit status."""
         status = self.child.wait()
         if self.is_lost:
             return Exit.ERROR
@@ -259,10 +268,12 @@ class _Program:
     def end(self) -> None:
         """End the program, even if it has not begun."""
         self._pipe.close()
-        if self._runs:
-            with suppress(PermissionError):
-                self.child.terminate()  # does nothing if it has ended
-        self.child.wait()
+        if not self._has_ended:
+            if self._runs:
+                with suppress(PermissionError):
+                    os.kill(self.child.pid, signal.SIGTERM)
+            wait_for(self.child)
+            self._has_ended = True
         _say(self._guard, "it has ended")  # before the release, which may take long
 
     def _signal(self, number: int) -> None:

@@ -24,7 +24,7 @@ import pytest
 from command_line import DEADLINE, dead_port, hold, locks, locks_process, start, until
 
 import lockkit
-from lockkit.leases.client import LockClient
+from lockkit.leases.client import Lease, LockClient
 from lockkit.model.types import LockInfo
 from lockkit.operate import program
 from lockkit.operate.commands import run
@@ -414,6 +414,21 @@ def test_a_program_that_does_not_end_is_killed(
     ignores = ("--", "/bin/sh", "-c", "trap '' TERM; while :; do sleep 0.05; done")
     short = ("--ttl", "0.5", "--max-hold", "0.1")
     assert locks(client, "run", "job", *short, *ignores).status == 1
+
+
+def test_nobody_gets_the_lock_between_the_end_of_the_program_and_the_release(
+    client: LockClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease of a process that is known to be gone is free at once."""
+    release, tries = Lease.release, []
+
+    def release_late(lease: Lease) -> bool:
+        tries.append(client.lock("job").try_acquire())
+        return release(lease)
+
+    monkeypatch.setattr(Lease, "release", release_late)
+    assert locks(client, "run", "job", "true").status == 0
+    assert tries == [None]
 
 
 @pytest.mark.parametrize(
