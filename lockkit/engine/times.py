@@ -25,6 +25,13 @@ def granted(request: Request, grant: Grant, sent: float, now: float) -> Granted 
     return tuple.__new__(Granted, (request, grant.fence, deadline, now, grant.left >= request.ttl))
 
 
+def reached_max_hold(lasted: float, ttl: float, max_hold: float) -> bool:
+    """Whether a lease that ended ``lasted`` seconds after its grant was renewed for as long as its
+    MAX_HOLD allows. Its last renewal then came at most a third of its ttl before that, or a little
+    earlier, because renewals may be late. A MAX_HOLD of less than a third allows no renewal."""
+    return lasted >= max_hold + ttl * 0.6
+
+
 def alive_for(ttl: float) -> float:
     """Seconds a waiter counts as alive after its last request; it asks twice in that time.
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
+from lockkit.engine.times import reached_max_hold
 from lockkit.model.clock import now as local_clock
 from lockkit.model.types import REPAIRED, LockInfo, LockState, Owner
 from lockkit.runtime import process
@@ -192,9 +193,10 @@ def _starving(info: LockInfo, longer_than: float | None) -> Iterator[Stuck]:
 
 def _cause(info: LockInfo) -> str:
     """Why a lease expired, as far as that can be known afterwards."""
-    renewed_to = None if info.age is None or info.left is None else info.age + info.left
-    if info.max_hold is not None and renewed_to is not None and renewed_to >= info.max_hold:
-        return f"it was renewed up to its maximum of {info.max_hold:g}s"
+    lasted = None if info.age is None or info.left is None else info.age + info.left
+    if info.max_hold is not None and lasted is not None:
+        if reached_max_hold(lasted, info.ttl or 0.0, info.max_hold):
+            return f"it was renewed up to its maximum of {info.max_hold:g}s"
     return _CAUSES[process_of(info.owner)]
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import count
 from typing import Any, Protocol
 
-from lockkit.engine.times import before_drift, drift
+from lockkit.engine.times import before_drift, drift, reached_max_hold
 from lockkit.model.errors import LeaseLost
 from lockkit.model.types import Granted, Request
 from lockkit.runtime import process
@@ -207,8 +207,9 @@ class Hold:
         if self.failing_since is not None:
             since = min(now, self.deadline) - self.failing_since
             return f"it expired, and its store had been unreachable for {since:.1f} s"
-        if self.deadline >= self.renew_until:
-            return f"it was held for its MAX_HOLD of {self._terms[_MAX_HOLD]:g} s, and expired"
+        most = self._terms[_MAX_HOLD]
+        if most is not None and reached_max_hold(self.deadline - self.granted, self.ttl, most):
+            return f"it was held for its MAX_HOLD of {most:g} s, and expired"
         return "it expired: its process was paused, or did not renew it in time"
 
     def ask(self, ttl: float, now: float, number: int | None = None) -> Request:

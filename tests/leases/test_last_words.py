@@ -336,7 +336,7 @@ def test_killed_paused_and_max_hold_read_differently() -> None:
     texts = {
         remark(ended._replace(owner=dead())),
         remark(ended),
-        remark(ended._replace(age=663.0)),
+        remark(ended._replace(age=63.0 + 622)),
         remark(ended._replace(owner=Owner("web-2", 1, "t"))),
         remark(ended._replace(owner=None)),
     }
@@ -350,6 +350,14 @@ def test_killed_paused_and_max_hold_read_differently() -> None:
             "nothing is known of its process",
         )
     }
+
+
+@pytest.mark.parametrize("lasted", [30, 583, 612])
+def test_no_lease_that_was_not_renewed_to_the_end_is_told_as_max_hold(lasted: float) -> None:
+    """It was to be renewed once more."""
+    for most in (600.0, lasted - 1):
+        ended = held(max_hold=most, age=lasted + 63.0, left=-63.0)
+        assert "its process is running" in remark(ended._replace(state=LockState.ABANDONED))
 
 
 def test_an_abandoned_lease_is_trouble_only_where_somebody_waits() -> None:

@@ -95,10 +95,12 @@ def test_max_hold(client: LockClient) -> None:
     lease.release()
 
 
-def test_a_process_that_was_paused(client: LockClient) -> None:
+@pytest.mark.parametrize("most", [0.15, 600.0])
+def test_a_process_that_was_paused(client: LockClient, most: float) -> None:
     """Renewal stops, as in a process that is stopped."""
-    lease = client.lock("x", ttl=0.2).acquire()
-    client._watchdog.stop()
+    limited = LockClient(client.store, client.settings._replace(max_hold=most))
+    lease = limited.lock("x", ttl=0.2).acquire()
+    limited._watchdog.stop()
     until(lambda: lease.lost)
     assert why(lease).endswith("it expired: its process was paused, or did not renew it in time")
     lease.release()
