@@ -270,7 +270,9 @@ def test_records_that_fill_the_memory_of_the_locks(bounded: RedisServer) -> None
     """Under another name and in another database it is the same server."""
     same = bounded.url.replace("127.0.0.1", "localhost").replace("/0", "/5")
     assert same != bounded.url
-    for place in (beside(bounded.url), beside(bounded.url, same, ALIAS="orders")):
+    plain = f"{bounded.url}?protocol=plain"
+    apart = (beside(url, same, ALIAS="orders") for url in (bounded.url, plain))
+    for place in (beside(bounded.url), *apart):
         with place:
             (message,) = check_records()
             assert (message.id, "104857600" in str(message)) == ("lockkit.W106", True)
