@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -45,7 +46,7 @@ from lockkit.model.errors import (
     UnsupportedCapability,
 )
 from lockkit.model.types import Busy, Gone, Grant, LockState, Mode, Release, Request
-from lockkit.stores.zookeeper import requests
+from lockkit.stores.zookeeper import listing, requests
 from lockkit.stores.zookeeper.failures import told
 from lockkit.stores.zookeeper.handler import Handler
 from lockkit.stores.zookeeper.nodes import guid_of
@@ -271,6 +272,18 @@ def test_an_operators_words_reach_the_holder(
         (words,) = other.last_words("stock")
         assert (words.broken_by, words.fence) == (by, lease.fencing_token)
     assert [info.name for info in other.last_words()] == ["stock"]
+
+
+def test_the_words_of_so_many_are_kept(
+    locks: lockkit.LockClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "SLOTS", 2)
+    for name in ("a", "b", "c"):
+        lease = locks.lock(name).acquire()
+        time.sleep(0.002)  # ZooKeeper's times are whole milliseconds
+        assert locks.break_(name, fence=lease.fencing_token)
+        assert not lease.release()
+    assert sorted(info.name for info in locks.last_words()) == ["b", "c"]
 
 
 FIELDS = ("owner", "ttl", "max_hold", "granted", "by", "fence", "guid", "name")

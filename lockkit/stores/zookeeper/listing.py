@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from lockkit.engine.effects import Step
-from lockkit.engine.last_words import QUEUE_SHOWN
+from lockkit.engine.last_words import QUEUE_SHOWN, SLOTS
 from lockkit.model.errors import BackendError, BackendUnavailable
 from lockkit.model.types import LockInfo, Page, Release
 from lockkit.stores.contract import Listed
@@ -159,13 +159,15 @@ class ZooKeeperListing(Listed):
         return [there for answer in found if (there := seen(told(answer, NoNodeError)))]
 
     def _prune(self) -> Step[None]:
-        """Delete marks that are older than the newest one by more than a day."""
+        """Delete marks that are older than the newest one by more than a day, and all but the newest
+        SLOTS."""
         names = yield from self._marks()
         paths = [f"{self._root}/{BROKEN}/{name}" for name in names]
         found = yield from self._ask(*map(stat, paths))
-        new = max((s.mtime for s in found if s), default=0) - DAY * 1000
-        old = (delete(p) for p, s in zip(paths, found, strict=True) if s and s.mtime < new)
-        yield from self._ask(*old)
+        marks = sorted((s.mtime, p) for p, s in zip(paths, found, strict=True) if s)
+        new = marks[-1][0] - DAY * 1000 if marks else 0
+        kept = {path for moment, path in marks[-SLOTS:] if moment >= new}
+        yield from self._ask(*(delete(path) for _, path in marks if path not in kept))
 
     def prefixes(self) -> Step[dict[str, bool | None]]:
         above = self._configuration.chroot or "/"
