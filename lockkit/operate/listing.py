@@ -54,14 +54,15 @@ def show(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exi
 
 
 class _Look:
-    """One look at all matching rows. It notes whether there were any, and whether one is stuck."""
+    """One look at all matching rows. It notes who has some, and whether one is stuck."""
 
     def __init__(self, arguments: argparse.Namespace, stores: Stores, aliases: list[str]) -> None:
         self._arguments = arguments
         self._stores = stores
         self._aliases = aliases
         self._pages = self._matching()
-        self._matched = self._stuck = False
+        self._stuck = False
+        self._found: set[str] = set()  #: aliases with matching rows
 
     def show(self, form: Format, console: Console) -> Exit:
         arguments = self._arguments
@@ -74,10 +75,19 @@ class _Look:
         if arguments.fail_on_stuck and self._any_stuck():
             return Exit.STUCK
         ending = self._stores.ending(of_named=bool(arguments.alias))
-        if not self._matched and ending is Exit.OK and arguments.format != "json":  # JSON shows it
-            nothing = "nothing matches" if _is_filtered(arguments) else "nothing is held"
-            console.complain(f"{nothing} in {printable(self._stores.where(self._aliases))}")
+        if ending is Exit.OK and arguments.format != "json":  # JSON shows it
+            self._tell_empty(console)
         return ending
+
+    def _tell_empty(self, console: Console) -> None:
+        """Name the aliases in which nothing is held: one may have a misspelt prefix."""
+        is_filtered = _is_filtered(self._arguments)
+        nothing = "nothing matches" if is_filtered else "nothing is held"
+        is_partial = is_filtered or self._arguments.limit is not None
+        found = self._aliases if self._found and is_partial else self._found
+        empty = [alias for alias in self._aliases if alias not in found]
+        if where := self._stores.where(empty, named=len(self._aliases) > 1):
+            console.complain(f"{nothing} in {printable(where)}")
 
     def _matching(self) -> Iterator[list[Row]]:
         arguments = self._arguments
@@ -89,7 +99,7 @@ class _Look:
         for page in self._stores.pages(self._aliases, judge=judge, lost=arguments.lost):
             rows = [row for row in page if _matches(row, arguments)]
             if rows:
-                self._matched = True
+                self._found.update(row.alias for row in rows)
                 self._stuck = self._stuck or any(row.stuck for row in rows)
                 yield rows
 

@@ -78,11 +78,12 @@ class Stores:
         """Raises ConfigurationError."""
         return self._clients[alias]()
 
-    def where(self, aliases: Iterable[str]) -> str:
-        """The stores that can be listed, and the other key prefixes in them, without passwords."""
+    def where(self, aliases: Iterable[str], *, named: bool = False) -> str:
+        """The stores that can be listed, and the other key prefixes in them, without passwords.
+        ``named``: with its alias, also if it is only one."""
         clients = {a: self.client(a) for a in aliases if a not in self._unlisted}
         shown = {alias: _place(client) + _beside(client) for alias, client in clients.items()}
-        if len(shown) == 1:
+        if len(shown) == 1 and not named:
             return next(iter(shown.values()))
         return ", ".join(f"{escape(alias)} ({where})" for alias, where in shown.items())
 

@@ -268,7 +268,7 @@ def test_a_store_that_can_list_nothing_is_no_error_beside_one_that_can(memory: L
         listed = locks(both, "--stuck", "--fail-on-stuck")
         assert listed.status == 0
         assert "alias votes: " in listed.err
-        assert "nothing matches in memory://" in listed.err
+        assert "nothing matches in default (memory://" in listed.err
         assert "redlock://" not in listed.err
         shown = locks(both, "show", "x")
         assert (shown.status, "x is free in memory://" in shown.out) == (0, True)
