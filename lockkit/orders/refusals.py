@@ -32,7 +32,7 @@ NOT_ALLOWED = Refusal(403, "order-replay-refused")
 FORM_OF_ANOTHER = Refusal(403, "order-form-of-another")
 FORM_EXPIRED = Refusal(409, "order-form-expired")
 ORPHANED = Refusal(409, "order-orphaned")
-LENGTH_REQUIRED = Refusal(411, "order-length-required")
+LENGTH_REQUIRED = Refusal(411, "order-length-required", reason="it has no Content-Length")
 DIFFERENT = Refusal(422, "order-id-reused")
 LEASE_LOST = Refusal(503, "order-lease-lost", 1)
 NOT_SAVED = Refusal(503, "order-not-saved", 1)  #: the transaction of the order was rolled back
