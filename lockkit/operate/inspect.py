@@ -193,10 +193,9 @@ def _starving(info: LockInfo, longer_than: float | None) -> Iterator[Stuck]:
 
 def _cause(info: LockInfo) -> str:
     """Why a lease expired, as far as that can be known afterwards."""
-    lasted = None if info.age is None or info.left is None else info.age + info.left
-    if info.max_hold is not None and lasted is not None:
-        if reached_max_hold(lasted, info.ttl or 0.0, info.max_hold):
-            return f"it was renewed up to its maximum of {info.max_hold:g}s"
+    lasted = (info.age or 0.0) + (info.left or 0.0)
+    if info.max_hold is not None and reached_max_hold(lasted, info.ttl or 0.0, info.max_hold):
+        return f"it was renewed up to its maximum of {info.max_hold:g}s"
     return _CAUSES[process_of(info.owner)]
 
 

@@ -8,7 +8,7 @@ import itertools
 import math
 from collections.abc import Awaitable, Callable
 
-from interrupted_stores import LONG_TTL, MOST, PATIENT, SOON, TRIES
+from interrupted_stores import ENDINGS, LONG_TTL, MOST, PATIENT, SOON, TRIES
 from interrupting import Interrupting, watched
 
 import lockkit
@@ -25,22 +25,30 @@ async def interrupted_everywhere(step: Step, locks: aio.AsyncLockClient, below: 
     numbers = itertools.count(1)
     with watched():
         for at in range(1, MOST):
-            for _ in range(TRIES):  # the next if the machine has stalled; a defect does it again
-                run = await step(next(numbers))
-                began = now()
-                try:
-                    where = await asyncio.create_task(interrupted(at, run, below))
-                    del run
-                    took = max(now() - began, await hands_on(locks))
-                except (lockkit.LeaseLost, lockkit.BackendError) as error:
-                    where, took = str(error), math.inf
-                if took < SOON:
+            for _ in range(ENDINGS):
+                if await soon(at, lambda: step(next(numbers)), locks, below):
                     break
             else:
-                raise AssertionError(f"{took:.1f} s, {TRIES} times, interrupted at {where}")
-            if not where:
                 return at - 1
     raise AssertionError(f"more than {MOST} places")
+
+
+async def soon(
+    at: int, step: Callable[[], Awaitable[Run]], locks: aio.AsyncLockClient, below: str
+) -> str:
+    """Try again if the machine stalled. A defect does it each time."""
+    for _ in range(TRIES):
+        run = await step()
+        began = now()
+        try:
+            where = await asyncio.create_task(interrupted(at, run, below))
+            del run
+            took = max(now() - began, await hands_on(locks))
+        except (lockkit.LeaseLost, lockkit.BackendError) as error:
+            where, took = str(error), math.inf
+        if took < SOON:
+            return where
+    raise AssertionError(f"{took:.1f} s, {TRIES} times, interrupted at {where}")
 
 
 async def interrupted(at: int, run: Run, below: str) -> str:

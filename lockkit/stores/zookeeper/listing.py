@@ -159,8 +159,7 @@ class ZooKeeperListing(Listed):
         return [there for answer in found if (there := seen(told(answer, NoNodeError)))]
 
     def _prune(self) -> Step[None]:
-        """Delete marks that are older than the newest one by more than a day, and all but the newest
-        SLOTS."""
+        """Keep the newest SLOTS marks, of which none is older than the newest by more than a day."""
         names = yield from self._marks()
         paths = [f"{self._root}/{BROKEN}/{name}" for name in names]
         found = yield from self._ask(*map(stat, paths))
