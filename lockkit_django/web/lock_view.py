@@ -113,13 +113,16 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
                 return await value(await call.do(self._refuse, call.request, error))
             if call.pending is None:
                 return await self._run_under(call, lease)
+            before = call.lend(lease)
             try:
-                return await self._run_in_order(call, lease)
+                return await self._run_in_order(call)
             except BaseException:
                 if call.pending.left:  # nothing is left of this try: another may take the lock
                     call.pending.leases.remove(lease)
                     await call.give_back(lease)
                 raise
+            finally:
+                vars(call.http).update(before)
 
     async def _take_in_loop(self, call: _Call) -> Any:
         """Acquire with the loop's own client, unless the lease must outlive the loop: in an order
@@ -174,7 +177,7 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
         await call.give_back(lease, when_idle=idle, patience=PATIENCE)
         return response
 
-    async def _run_in_order(self, call: _Call, lease: AnyLease | AnyAsyncLease) -> Any:
+    async def _run_in_order(self, call: _Call) -> Any:
         """Run the view in the order's transaction, and in ATOMIC_REQUESTS on other databases."""
         if has_lock_below(call.view, call.http):  # the innermost lock begins the transaction
             around = call.atomic_requests() if call.in_thread else ()
@@ -184,7 +187,6 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
         if answer is not None:
             return answer
         blocks = call.pending.besides(call.atomic_requests()) if call.in_thread else ()
-        before = call.lend(lease)
         try:
             with atomic_blocks(call.http, blocks, durable=False):
                 response = await call.response([*blocks, *filter(None, [call.pending.database])])
@@ -192,8 +194,6 @@ class lock_view(ViewLock[OnBusy]):  # noqa: N801  as decorators are written
         except BaseException as error:
             call.pending.left_by(error, blocks)
             raise
-        finally:
-            vars(call.http).update(before)
 
     def _refuse(self, request: Any, error: LockError) -> Any:
         """The answer to a request that has changed nothing. Raises an error that is a defect."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from typing import Any
 
@@ -15,7 +16,8 @@ from django_project.shop.models import Sale
 from ninja import NinjaAPI
 from ninja.errors import HttpError
 
-from lockkit_django import lock_view
+from lockkit.model.errors import LockHeld
+from lockkit_django import lock_view, locks
 from lockkit_django.orders import idempotent
 from orders_django.views import Broken, calls, sell
 
@@ -148,6 +150,25 @@ def nested(request: HttpRequest) -> HttpResponse:
     raise Broken
 
 
+def _tells_its_lease(view: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(view)
+    def told(request: Any) -> HttpResponse:
+        before, inside = request.lease.name, view(request).content.decode()
+        return HttpResponse(f"{before} {inside} {request.lease.name}", status=201)
+
+    return told
+
+
+@lock_view("outer")
+@_tells_its_lease
+@lock_view("inner")
+def two_leases(request: Any) -> HttpResponse:
+    """Asks for the outer lock again."""
+    with suppress(LockHeld), locks["default"].lock("outer", timeout=1, in_atomic="allow"):
+        raise AssertionError
+    return HttpResponse(request.lease.name)
+
+
 held: list[Any] = []
 """Leases of somebody else."""
 
@@ -262,6 +283,7 @@ urlpatterns = [
     path("orders/queued", queued),
     path("orders/insisted", insisted),
     path("orders/nested", nested),
+    path("orders/two-leases", two_leases),
     path("orders/own-inside", own_inside),
     path("orders/overdue", overdue),
     path("orders/async-overdue", async_overdue),

@@ -140,6 +140,14 @@ def test_so_it_is_after_the_lock_was_busy_at_first() -> None:
 
 
 @pytest.mark.usefixtures("atomic")
+def test_between_two_locks_the_outer_one_is_that_of_the_request() -> None:
+    """And is refused at once to code that asks for it again."""
+    for headers in ({}, HEADERS):
+        answer = Client().post("/orders/two-leases", headers=headers)
+        assert (answer.status_code, answer.content) == (201, b"outer inner outer")
+
+
+@pytest.mark.usefixtures("atomic")
 @pytest.mark.parametrize("kind", ["own", "own-inside"])
 def test_what_no_transaction_is_around_is_saved_and_the_order_is_done(kind: str) -> None:
     first, (status, _) = tries(f"{kind}?status=201")
