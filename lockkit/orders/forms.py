@@ -193,17 +193,21 @@ def hidden_field(name: str, value: str) -> str:
     return f'<input type="hidden" name="{escape(name)}" value="{escape(value)}">'
 
 
-def tell_uncovered(forms: FormIds, request: Any, form: str, body: str) -> None:
+def tell_uncovered(
+    forms: FormIds, request: Any, form: str, body: str, parsed: object = None
+) -> None:
     """Log an error if the view has parsed a request with an order ID that we have signed, but
     nothing has looked for an order: two clicks would silently be two orders.
 
     ``form``, ``body``: the attributes in which the framework keeps what a view has read, as a
-    multi-dictionary and as bytes. Reads nothing from the client.
+    multi-dictionary and as bytes. ``parsed``: what was made of a body that was not kept. Reads
+    nothing from the client.
     """
     kept = vars(request)
     if ORDER_ID in kept:
         return
-    found = islice(_candidates(kept.get(form), kept.get(body) or b""), MOST_LOOKED_AT)
+    text = kept.get(body) or (repr(parsed).encode() if parsed else b"")
+    found = islice(_candidates(kept.get(form), text), MOST_LOOKED_AT)
     if any(_is_signed(forms, each) for each in found):
         log.error(
             "%s has run with the order ID of a form, and was not an order: PATHS and METHODS "

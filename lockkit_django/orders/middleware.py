@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import lru_cache
 from types import MethodType
 from typing import Any
@@ -182,7 +183,10 @@ async def _finish(
         if prefers_html(request.headers.get("Accept", "")) and isinstance(response, HttpResponse):
             await runner.do(_make_page, request, response)
     if hasattr(request, UNCOVERED):
-        tell_uncovered(form_ids, request, "_post", "_body")
+        by_drf = (getattr(response, "renderer_context", None) or {}).get("request")
+        parsed = getattr(by_drf, "__dict__", {}).get("_full_data")
+        with suppress(RecursionError):  # it may be nested too deeply for ``repr``
+            tell_uncovered(form_ids, request, "_post", "_body", parsed)
     return response
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator
 from io import BytesIO
@@ -13,7 +14,11 @@ from django.contrib.auth.models import AnonymousUser
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, RequestFactory, override_settings
 from django.urls import path
-from rest_framework.decorators import api_view
+from rest_framework.decorators import api_view, parser_classes, renderer_classes
+from rest_framework.parsers import BaseParser
+from rest_framework.renderers import StaticHTMLRenderer
+from rest_framework.response import Response
+from rest_framework.views import APIView
 
 from lockkit_django.forms import new_order_id
 from lockkit_django.middleware import IdempotentOrderMiddleware
@@ -33,15 +38,39 @@ async def in_loop(request: HttpRequest) -> HttpResponse:
     return parsing(request)
 
 
-def of_drf(request: Any) -> HttpResponse:
-    return HttpResponse(request.data["quantity"])
+class OwnParser(BaseParser):
+    """Reads the stream, as DRF's parser of JSON did before DRF 3.18: no body is kept."""
+
+    media_type = "application/vnd.own"
+
+    def parse(self, stream: Any, *args: Any) -> Any:
+        return json.load(stream)
+
+
+class DeepParser(OwnParser):
+    """Makes what Python cannot show."""
+
+    media_type = "application/vnd.deep"
+
+    def parse(self, stream: Any, *args: Any) -> Any:
+        deep: list[Any] = []
+        for _ in range(100_000):
+            deep = [deep]
+        return {**super().parse(stream), "deep": deep}
+
+
+@api_view(["POST", "PUT"])
+@renderer_classes([StaticHTMLRenderer])
+@parser_classes([*APIView.parser_classes, OwnParser, DeepParser])
+def of_drf(request: Any) -> Response:
+    return Response(request.data["quantity"])
 
 
 VIEWS: dict[str, Callable[..., Any]] = {
     "parsing": parsing,
     "blind": blind,
     "in_loop": in_loop,
-    "drf": api_view(["POST", "PUT"])(of_drf),
+    "drf": of_drf,
 }
 
 
@@ -83,6 +112,20 @@ def test_a_form_that_the_view_has_parsed(
     (message,) = told(caplog)
     assert message.startswith(f"POST /{view}/ has run with the order ID of a form")
     assert value not in message
+
+
+@pytest.mark.parametrize("content_type", ["application/json", OwnParser.media_type])
+def test_what_drf_has_parsed(
+    content_type: str, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = json.dumps({"order_id": value, "quantity": "1"})
+    assert Client().post("/drf/", body, content_type).content == b"1"
+    assert len(told(caplog)) == 1
+
+
+def test_what_is_nested_too_deeply_is_no_error(value: str) -> None:
+    body = json.dumps({"order_id": value, "quantity": "1"})
+    assert Client().post("/drf/", body, DeepParser.media_type).content == b"1"
 
 
 async def test_a_coroutine(value: str, caplog: pytest.LogCaptureFixture) -> None:
