@@ -8,6 +8,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, cast
 
+from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError, connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
@@ -166,6 +167,15 @@ def swallows_in_commit_in(request: Any) -> HttpResponse:
     return HttpResponse(f"sold {number}", status=int(request.GET.get("status", "201")))
 
 
+@transaction.non_atomic_requests("orders")
+def refuses(request: HttpRequest) -> HttpResponse:
+    """Saves what stays, such as a failed attempt, although it refuses."""
+    sell("refuses")
+    if "status" not in request.GET:
+        raise PermissionDenied
+    return HttpResponse("slower", status=int(request.GET["status"]))
+
+
 class SwallowsInMethod(View):
     """Django has its callback in a transaction, because of ATOMIC_REQUESTS."""
 
@@ -308,6 +318,7 @@ urlpatterns = [
     path("orders/idles", idles),
     path("orders/idles-in-commit-in", idles_in_commit_in),
     path("orders/swallows", swallows),
+    path("orders/refuses", refuses),
     path("orders/swallows-in-commit-in", swallows_in_commit_in),
     path("orders/swallows-in-method", SwallowsInMethod.as_view()),
     path("orders/crosses/<int:first>/<int:second>", crosses),

@@ -348,6 +348,12 @@ def test_a_refusal_after_such_an_error_is_recorded(kind: str, database: Any) -> 
     assert counts() == (0 if database.vendor == "postgresql" else 1, 1)
 
 
+@pytest.mark.parametrize(("kind", "status"), [("refuses", 403), ("refuses?status=429", 429)])
+def test_what_a_refusal_saves_stays_and_its_record_does_not(kind: str, status: int) -> None:
+    assert [buy(kind).status_code for _ in range(2)] == [status] * 2
+    assert counts() == (2, 0)
+
+
 def test_an_expired_record_is_replaced_once(send: Any) -> None:
     buy("quick")
     OrderRecord.objects.using("orders").update(expires=1)

@@ -118,6 +118,15 @@ def test_a_first_order_is_as_many_messages_as_its_bare_view(said: Any, prepared:
     assert replay.startswith("EXECUTE" if prepared else "SELECT")
 
 
+@pytest.mark.parametrize("kind", ["refuses", "refuses?status=429"])
+def test_the_record_of_a_refusal_is_deleted_by_the_commit(kind: str, said: Any) -> None:
+    *_, sale, end = said(lambda: buy(kind))
+    assert sale.startswith("INSERT")
+    assert end.startswith("DELETE FROM lockkit_order")
+    assert end.endswith(";COMMIT")
+    assert counts() == (1, 0)
+
+
 often = pytest.mark.parametrize("prepared", ["often"], indirect=True)
 
 
