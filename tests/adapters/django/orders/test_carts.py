@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from django.db import connections
-from django.test import Client, override_settings
+from django.test import AsyncClient, Client, override_settings
 from django_project.shop.models import Sale
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -16,6 +16,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 BEFORE = {"cart": {"A1": [1]}, "shown": True}
 AFTER = {"shown": True, "thanks": True}
 ENGINES = ["db", "cached_db", "cache", "file", "signed_cookies"]
+HEADERS = {"Authorization": "Token a", "Idempotency-Key": "A-1"}
 UNDONE = ["answers", "raises", "loses", "closes", "coroutine", "in_commit_in"]
 
 
@@ -39,8 +40,7 @@ def visitor() -> Client:
 
 
 def order(visitor: Client, end: str) -> Any:
-    headers = {"Authorization": "Token a", "Idempotency-Key": "A-1"}
-    return visitor.post(f"/orders/{end}", headers=headers)
+    return visitor.post(f"/orders/{end}", headers=HEADERS)
 
 
 def session(visitor: Client) -> dict[str, Any]:
@@ -52,6 +52,15 @@ def session(visitor: Client) -> dict[str, Any]:
 def test_the_cart_comes_back_with_the_order(visitor: Client, end: str) -> None:
     assert order(visitor, end).status_code in (404, 503)
     assert (session(visitor), Sale.objects.count()) == (BEFORE, 0)
+
+
+@pytest.mark.parametrize("end", ["answers", "coroutine"])
+async def test_so_it_does_under_asgi(end: str) -> None:
+    visitor = AsyncClient(raise_request_exception=False)
+    assert (await visitor.post("/cart")).json() == BEFORE
+    assert (await visitor.post(f"/orders/{end}", headers=HEADERS)).status_code in (404, 503)
+    assert (await visitor.get("/cart")).json() == BEFORE
+    assert await Sale.objects.acount() == 0
 
 
 @pytest.mark.parametrize("end", ["succeeds", "refused"])
