@@ -166,6 +166,12 @@ def test_mariadb_tells_that_no_transaction_has_begun(what: str, using: str) -> N
     assert Client().post(f"/dirty/{using}/{what}").content == b"True"
 
 
+@pytest.mark.parametrize("using", ["mysql"], indirect=True)
+def test_mysql_does_not_tell_it(using: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections[using], "mysql_is_mariadb", False)  # MariaDB stands in for it
+    refused(f"/dirty/{using}/nothing", "does not tell")
+
+
 def test_without_autocommit_what_was_rolled_back_is_in_nobodys_way(using: str) -> None:
     connection = connections[using]
     connection.set_autocommit(False)

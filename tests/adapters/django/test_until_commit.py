@@ -369,6 +369,26 @@ def test_a_snapshot_that_is_older_than_the_grant_is_refused(
     assert Sale.objects.using(using).count() == 2
 
 
+@pytest.mark.parametrize("using", ["mysql"], indirect=True)
+def test_mysql_does_not_tell_that_nothing_was_read_yet(
+    using: str, at_level: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MariaDB stands in for it, and has another name for the level."""
+
+    def translated(execute: Any, sql: str, *args: Any) -> Any:
+        return execute(sql.replace("@@transaction_isolation", "@@tx_isolation"), *args)
+
+    monkeypatch.setattr(connections[using], "mysql_is_mariadb", False)
+    at_level("REPEATABLE READ")
+    with connections[using].execute_wrapper(translated):
+        with transaction.atomic(using), pytest.raises(OpenTransaction, match="READ COMMITTED"):
+            sell(using)
+        at_level("READ COMMITTED")
+        with transaction.atomic(using):
+            sell(using)
+    assert Sale.objects.using(using).count() == 1
+
+
 @pytest.mark.parametrize("using", ["postgresql", "psycopg2", "mysql"], indirect=True)
 def test_read_committed_sees_what_the_last_holder_has_committed(using: str) -> None:
     def elsewhere() -> None:
