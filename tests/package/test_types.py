@@ -179,6 +179,10 @@ async def deduct_in_loop(request: AsyncLockedRequest, sku: str) -> HttpResponse:
     assert_type(request.lease, AsyncLease)
     await request.lease.extend()
     return HttpResponse(request.lease.fencing)  # wrong
+
+
+lock_view("stock", "order", timeout=5)
+lock_view("stock", timout=5)  # wrong
 """
 
 PROGRAMS = {

@@ -46,6 +46,11 @@ def waits(request: HttpRequest) -> HttpResponse:
         return HttpResponse("got it")
 
 
+@lock_view(NAME, timeout=0.1)
+def waits_in_vain(request: HttpRequest) -> HttpResponse:
+    raise AssertionError
+
+
 def loses(request: HttpRequest) -> HttpResponse:
     raise lockkit.LeaseLost("lost", name=NAME)
 
@@ -148,6 +153,7 @@ VIEWS = [
     by_hand,
     by_hand_async,
     waits,
+    waits_in_vain,
     loses,
     down,
     in_a_hook,
@@ -302,10 +308,11 @@ async def test_a_view_that_locks_its_own_name_elsewhere_is_warned(
 def test_a_wait_is_logged_for_whoever_looks_closely(caplog: pytest.LogCaptureFixture) -> None:
     held = locks["default"].lock(NAME, label="POST /first")
     with caplog.at_level(logging.DEBUG, "lockkit"), held:
-        Client().get("/waits")
-    told = [r.getMessage() for r in caplog.records if "waits for" in r.getMessage()]
-    assert len(told) == 1
-    assert told[0].endswith("POST /first")
+        Client().get("/waits_in_vain?card=4111")
+    (told,) = [r.getMessage() for r in caplog.records if "waits for" in r.getMessage()]
+    waiter, holder = told.split(f" waits for {NAME!r}, held by ")
+    assert waiter.endswith(" GET /waits_in_vain")
+    assert holder.endswith(" POST /first")
 
 
 @pytest.mark.parametrize(
