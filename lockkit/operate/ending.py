@@ -13,6 +13,9 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+from lockkit.runtime import process
 
 MOST = 4096
 """Bytes to read at once."""
@@ -30,6 +33,22 @@ def wait_for(child: subprocess.Popen[bytes]) -> bool:
         while (killed := _look(child, os.WNOHANG)) is None:
             os.read(heard, MOST)
     return killed
+
+
+def is_working(group: int | None) -> bool:
+    """Whether a process of this group, other than its leader, still runs; True if the system does
+    not say."""
+    if group is None:
+        return False
+    found = list(Path("/proc").glob("[0-9]*/stat"))
+    return not found or any(_is_of(group, int(each.parent.name)) for each in found)
+
+
+def _is_of(group: int, pid: int) -> bool:
+    if pid == group:
+        return False
+    state, _, its_group, *_ = process.status(pid) or (b"X", b"", b"0")
+    return int(its_group) == group and state not in (b"Z", b"X")
 
 
 def is_main_thread() -> bool:

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import resources
-from pathlib import Path
 from types import FrameType
 from typing import IO, TypeAlias
 
@@ -36,7 +35,7 @@ from lockkit.model.errors import (
 from lockkit.model.names import repair_command
 from lockkit.model.types import UNSET, Unset
 from lockkit.operate.console import Console, Exit, UsageError
-from lockkit.operate.ending import is_main_thread, wait_for
+from lockkit.operate.ending import is_main_thread, is_working, wait_for
 from lockkit.operate.setting_checks import refuse_within_process
 from lockkit.operate.stores import Stores
 from lockkit.operate.text import escape, printable
@@ -232,7 +231,7 @@ class _Program:
         killed = wait_for(self.child)
         self._has_ended = True
         if killed or self.is_lost:  # the programs that a script calls outlive a signal to it
-            self._terminate(self._works)
+            self._terminate(lambda: is_working(self._group))
 
     def reap(self) -> int:
         """Its exit status."""
@@ -293,17 +292,3 @@ class _Program:
                 self._signal(number)
             while goes_on() and now() < until:
                 time.sleep(PAUSE)
-
-    def _works(self) -> bool:
-        """Whether a process of the group other than the guard still runs; True if the system does
-        not say."""
-        if self._group is None:
-            return False
-        found = list(Path("/proc").glob("[0-9]*/stat"))
-        return not found or any(self._is_of_group(int(each.parent.name)) for each in found)
-
-    def _is_of_group(self, pid: int) -> bool:
-        if pid == self._group:  # the guard
-            return False
-        state, _, group, *_ = process.status(pid) or (b"X", b"", b"0")
-        return int(group) == self._group and state not in (b"Z", b"X")

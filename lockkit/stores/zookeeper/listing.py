@@ -159,7 +159,7 @@ class ZooKeeperListing(Listed):
         return [there for answer in found if (there := seen(told(answer, NoNodeError)))]
 
     def _prune(self) -> Step[None]:
-        """Keep the newest SLOTS marks, of which none is older than the newest by more than a day."""
+        """Keep the newest SLOTS marks, and of these the ones within a day of the newest."""
         names = yield from self._marks()
         paths = [f"{self._root}/{BROKEN}/{name}" for name in names]
         found = yield from self._ask(*map(stat, paths))
