@@ -12,7 +12,7 @@ from lockkit.model.clock import now
 from lockkit.model.settings import AliasSettings
 from lockkit.model.types import Busy, Gone, Grant, Kind, Mode, Release, Renewal, Request
 from lockkit.runtime.aio_wires import AsyncLocalWire
-from lockkit.runtime.wires import CallWire
+from lockkit.runtime.wires import CallWire, call
 from lockkit.stores.contract import Buried, Durable, ProcessLocal, Shared, Store, Waited
 from lockkit.stores.memory import MemoryStore
 from lockkit.stores.wires import AsyncWire, Wire
@@ -123,6 +123,15 @@ class Promising(Bare):
     def answer(self, claim: Claim, request: Request) -> Grant | Busy:
         reply = super().answer(claim, request)
         return reply._replace(left=request.ttl) if isinstance(reply, Grant) else reply
+
+
+class Holding(Bare):
+    """Holds its mutex while it waits for its wire."""
+
+    def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
+        with self.mutex:
+            yield from call(lambda: None)
+            return (yield from super().acquire(request))
 
 
 class Unlocking(Bare):

@@ -30,6 +30,7 @@ from lockkit.testing.conformance.absent import AbsentTests
 from lockkit.testing.conformance.asynchronous import AsyncTests
 from lockkit.testing.conformance.base import Suite
 from lockkit.testing.conformance.death import DeathTests
+from lockkit.testing.conformance.effects import EffectTests
 from lockkit.testing.conformance.exchanges import ExchangeTests
 from lockkit.testing.conformance.exclusion import ExclusionTests
 from lockkit.testing.conformance.leases import LeaseTests
@@ -51,6 +52,7 @@ __all__ = ["StoreConformance"]
 
 class StoreConformance(
     StepTests,
+    EffectTests,
     LeaseTests,
     ListingTests,
     NameTests,
