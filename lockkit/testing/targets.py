@@ -82,6 +82,10 @@ class ServerTarget(Target):
         raise NotImplementedError
 
 
+class SessionTarget(ServerTarget):
+    """A server that ends a lease with the connection on which it was granted."""
+
+
 class ScriptedTarget(ServerTarget):
     """A server that caches scripts."""
 

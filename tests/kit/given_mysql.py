@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 import pymysql
 
 URL = os.environ.get("LOCKKIT_TEST_MYSQL_URL")
+NOT_OURS = "the server runs already, for others as well: the tests do not stop it"
 
 
 @contextmanager

@@ -79,6 +79,9 @@ BY_OTHERS_TASKS = REACHED | {
 }
 """What can be spoiled where the asyncio wire is that of another store, which runs all tests."""
 
+BY_TASKS_OF_SQL = BY_OTHERS_TASKS | all_of(NetworkTests)
+"""The same, and what a driver can spoil whose calls are made in threads."""
+
 BY_ANOTHER_DRIVER = (
     REACHED
     | all_of(NetworkTests)

@@ -502,24 +502,6 @@ def test_a_pair_is_two_requests(connect: Connect, server: SessionServer) -> None
         assert proxy.requests - before == 10
 
 
-def test_a_connection_that_breaks_leaves_nothing_at_the_server(
-    connect: Connect, server: SessionServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The server granted it, and its reply was lost with the connection: the claim is made anew,
-    and what remains of the former session is ended."""
-    monkeypatch.setattr("lockkit.engine.holding.RETRY_WITHIN", SOON)
-    with FaultProxy("127.0.0.1", server.port) as proxy:
-        far = connect(server.through(proxy.port))
-        for number in range(10):
-            far.lock("warm").acquire().release()
-            fault = proxy.drop_replies(matching=server.takes)
-            with far.lock(f"a:{number}").acquire(timeout=SOON) as lease:
-                assert fault.happened.wait(SOON)
-                lease.extend()
-            with connect().lock(f"a:{number}", timeout=0):
-                pass
-
-
 @pytest.mark.parametrize("server", [GET_LOCK], ids=lambda kind: kind.name, indirect=True)
 def test_a_lock_that_the_server_is_about_to_free_is_not_held_by_somebody_else(
     connect: Connect, server: SessionServer, monkeypatch: pytest.MonkeyPatch

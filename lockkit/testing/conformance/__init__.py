@@ -21,7 +21,8 @@
 
 Every test runs twice, through the blocking and through the asyncio API, except those for asyncio
 only. Two classes choose the tests: that of the store by its traits, and that of the target by what
-can be done to it (a server can be restarted). No test can be switched off by hand.
+can be done to it (a server can be restarted). No test can be switched off by hand. A store that
+other hosts can reach needs a ``ServerTarget``, or says in ``without_faults`` why it has none.
 """
 
 from __future__ import annotations

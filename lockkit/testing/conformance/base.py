@@ -19,7 +19,15 @@ from lockkit.stores.registry import load_store
 from lockkit.testing.agent import Agent, Crew
 from lockkit.testing.blocking import AnyClient, Api, BlockingClient, client_of
 from lockkit.testing.conformance import choice
-from lockkit.testing.conformance.choice import PROCESSES, Wanted, Without, needs, test_of, wanted_by
+from lockkit.testing.conformance.choice import (
+    PROCESSES,
+    UNHARMED,
+    Wanted,
+    Without,
+    needs,
+    test_of,
+    wanted_by,
+)
 from lockkit.testing.faulty import FaultyExchange, give_faulty_wires
 from lockkit.testing.targets import Target
 
@@ -84,6 +92,9 @@ class Suite:
     reached: ClassVar[type[Target]] = Target
     """The class of what the fixture ``store`` yields: a server can be tested in more ways."""
 
+    without_faults: ClassVar[str] = ""
+    """Why ``reached`` is not a ServerTarget, although the store has a server. A test prints it."""
+
     cycles: ClassVar[int] = 2000
     """Lock cycles of the exclusion test, both APIs together."""
 
@@ -94,6 +105,11 @@ class Suite:
             raise TypeError(f"{cls.__name__} switches off {by_hand}: its traits say what it can do")
         if not cls.schemes:
             return
+        if all(map(cls._has, UNHARMED)) and not cls.without_faults:
+            raise TypeError(
+                f"{cls.__name__} needs a ServerTarget as 'reached', so that its server is made to "
+                "fail, or says in 'without_faults' why it has none"
+            )
         for name in dir(cls):
             if name.startswith("test_"):
                 is_asked = all(map(cls._has, wanted_by(cls, name)))
@@ -107,7 +123,7 @@ class Suite:
     @classmethod
     def _has(cls, wanted: Wanted) -> bool:
         if isinstance(wanted, Without):
-            return not issubclass(cls.tested, wanted.trait)
+            return not cls._has(wanted.trait)
         return issubclass(cls.tested, wanted) or issubclass(cls.reached, wanted)
 
     @pytest.fixture(scope="class")

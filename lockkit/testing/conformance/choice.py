@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from lockkit.stores import contract
-from lockkit.testing.targets import Target
+from lockkit.testing.targets import ServerTarget, Target
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 
 
 class Without(NamedTuple):
-    """A store that does not declare this trait."""
+    """A store that does not declare this trait, or is not reached in this way."""
 
     trait: Any  #: a class, abstract or not
 
@@ -21,6 +21,9 @@ Wanted = type[contract.Store] | type[Target] | Without
 
 PROCESSES = Without(contract.ProcessLocal)
 """Several processes can use the store."""
+
+UNHARMED = (PROCESSES, Without(contract.HostLocal), Without(ServerTarget))
+"""Other hosts reach the store, so it has a server. No test makes the server fail."""
 
 
 def needs(*wanted: Wanted) -> Callable[[Test], Test]:

@@ -68,5 +68,5 @@ def interrupted(step: Step[R], meanwhile: Callable[[], object]) -> Step[R]:
         try:
             meanwhile()
             reply = yield effect
-        except BaseException as failure:
+        except BaseException as failure:  # noqa: BLE001  the step hears of it
             error = failure

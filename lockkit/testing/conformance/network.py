@@ -8,7 +8,7 @@ import pytest
 
 from lockkit.engine.times import alive_for
 from lockkit.model.clock import now
-from lockkit.model.errors import BackendError, BackendUnavailable, OutcomeUnknown
+from lockkit.model.errors import BackendError, BackendUnavailable, LeaseLost, OutcomeUnknown
 from lockkit.stores.contract import Listed, Pushed, Queued
 from lockkit.testing.blocking import AnyClient
 from lockkit.testing.conformance.base import (
@@ -26,7 +26,8 @@ from lockkit.testing.conformance.base import (
     nothing_left,
     queued,
 )
-from lockkit.testing.targets import Proxied, ServerTarget
+from lockkit.testing.conformance.choice import Without
+from lockkit.testing.targets import Proxied, ServerTarget, SessionTarget
 
 Reach = Callable[[Proxied], AnyClient]
 
@@ -80,6 +81,7 @@ class NetworkTests:
             assert fault.happened.wait(SOON)
             nothing_left(other, name)
 
+    @needs(Without(SessionTarget))
     def test_the_reply_to_extend_is_dropped(
         self, far: AnyClient, other: AnyClient, proxied: Proxied, store: ServerTarget, name: str
     ) -> None:
@@ -90,6 +92,19 @@ class NetworkTests:
                 assert fault.happened.wait(SOON)
                 assert lasts(far, lease.remaining(), 100 + number)
         nothing_left(other, name)
+
+    @needs(SessionTarget)
+    def test_a_lease_ends_with_its_connection(
+        self, far: AnyClient, other: AnyClient, proxied: Proxied, name: str
+    ) -> None:
+        for _ in range(INJECTIONS):
+            lease = far.lock(name).acquire()
+            proxied.proxy.cut()
+            with pytest.raises(LeaseLost):
+                lease.extend()
+            eventually(lambda: not held(other, name))
+            assert not lease.release()
+            nothing_left(other, name)
 
     def test_no_reply_at_all_is_neither_success_nor_failure(
         self, reach: Reach, other: AnyClient, store: ServerTarget, name: str

@@ -23,8 +23,9 @@ from lockkit.testing.conformance.base import (
     nothing_left,
     waits,
 )
+from lockkit.testing.conformance.choice import Without
 from lockkit.testing.conformance.leases import RENEWED, is_later, is_renewed
-from lockkit.testing.targets import Proxied, ScriptedTarget, ServerTarget
+from lockkit.testing.targets import Proxied, ScriptedTarget, ServerTarget, SessionTarget
 
 
 @needs(ServerTarget)
@@ -134,6 +135,7 @@ class OutageTests:
 
         at_least_once(renewed)
 
+    @needs(Without(SessionTarget))
     def test_a_renewal_that_fails_leaves_it_unknown_until_one_is_done(
         self, connect: Connect, proxied: Proxied, name: str
     ) -> None:

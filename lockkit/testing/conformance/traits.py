@@ -40,7 +40,7 @@ from lockkit.testing.conformance.base import (
     needs,
     nothing_left,
 )
-from lockkit.testing.conformance.choice import PROCESSES, Without, wanted_by
+from lockkit.testing.conformance.choice import PROCESSES, UNHARMED, Without, wanted_by
 from lockkit.testing.faulty import FaultyExchange
 from lockkit.testing.targets import ServerTarget, Target
 
@@ -69,6 +69,10 @@ class TraitTests(Suite):
     def test_each_declared_trait_has_the_one_that_it_needs(self) -> None:
         declared = traits_of(self.tested)
         assert all(needed in declared for trait, needed in NEEDED if trait in declared)
+
+    @needs(*UNHARMED)
+    def test_its_server_is_made_to_fail(self) -> None:
+        pytest.xfail(self.without_faults)
 
     @needs(Durable, PROCESSES)
     def test_leases_survive_a_restart_of_the_store(

@@ -154,6 +154,7 @@ if given_mysql.URL:
     class TestDjangoMySQL(OverAWire):
         schemes = ("django",)
         tested = DatabaseMySQL
+        without_faults = given_mysql.NOT_OURS
         by_tasks = BY_OTHERS_TASKS
 
         @pytest.fixture(scope="class")

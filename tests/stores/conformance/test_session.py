@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import pytest
+from broken_stores import OverRedis
 
 import lockkit
 from lockkit.engine.effects import Step, at_once
@@ -151,6 +152,26 @@ def test_nor_replaced() -> None:
 
         class _Mixed(Passing, StoreConformance):  # type: ignore[misc]
             pass
+
+
+def test_a_server_is_made_to_fail_unless_the_class_says_why_not() -> None:
+    with pytest.raises(TypeError, match="without_faults"):
+
+        class _(StoreConformance):
+            schemes = ("redis",)
+            tested = OverRedis
+
+    class Said(StoreConformance):
+        schemes = ("redis",)
+        tested = OverRedis
+        without_faults = "it has none here"
+
+    class Broken(Said):
+        reached = ServerTarget
+
+    test = "test_its_server_is_made_to_fail"
+    assert test in asked(Said)
+    assert test not in asked(Broken) | asked(TestSession)
 
 
 def asked(suite: type[StoreConformance]) -> set[str]:

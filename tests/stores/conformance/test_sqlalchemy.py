@@ -12,13 +12,13 @@ from over_a_wire import (
     BY_ANOTHER_DRIVER,
     BY_ANOTHER_DRIVERS_TASKS,
     BY_OTHERS_TASKS,
+    BY_TASKS_OF_SQL,
     OverAWire,
     all_of,
 )
 
 from lockkit.stores.sql.alchemy import SQLAlchemyMySQL, SQLAlchemyPostgreSQL
 from lockkit.testing.conformance import StoreConformance
-from lockkit.testing.conformance.network import NetworkTests
 from lockkit.testing.conformance.queueing import QueueTests
 from lockkit.testing.servers import MariaDBServer, PostgresServer
 from lockkit.testing.targets import MariaDBTarget, PostgresTarget, TableTarget, Target
@@ -29,7 +29,7 @@ class TestPostgreSQL(StoreConformance):
     tested = SQLAlchemyPostgreSQL
     reached = PostgresTarget
     cycles = 600
-    by_tasks = BY_OTHERS_TASKS | all_of(NetworkTests, QueueTests)  # messages to tasks
+    by_tasks = BY_TASKS_OF_SQL | all_of(QueueTests)  # messages to tasks
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -61,7 +61,7 @@ class TestMariaDB(StoreConformance):
     schemes = ("mysql", "mariadb")
     tested = SQLAlchemyMySQL
     reached = MariaDBTarget
-    by_tasks = BY_OTHERS_TASKS
+    by_tasks = BY_TASKS_OF_SQL
     cycles = 600  # of a store without messages
 
     @pytest.fixture(scope="class")
@@ -95,6 +95,7 @@ if given_mysql.URL:
     class TestMySQL(StoreConformance):
         schemes = ("mysql",)
         tested = SQLAlchemyMySQL
+        without_faults = given_mysql.NOT_OURS
         cycles = 600
         by_tasks = BY_OTHERS_TASKS
 
