@@ -3,6 +3,7 @@
 # make test         everything CI does: lint, types, tests of the installed wheel on real servers
 # make quick        for in between: the wheel, and some tests of nearly everything, in a minute and with
 #                   no server but Redis
+# make whole        the conformance suite in full over each way to each store: before a release
 # make check        lint and types only
 # make bench        lockkit beside others, as one table, and the numbers in the README
 # make soak-orders  orders at two machines that are killed hundreds of times, and a verdict
@@ -32,7 +33,7 @@ TIMED = TIMEFORMAT="make $@: %0R s, CPU %0U + %0S s"; time
 # And what was compiled once is kept, whatever the shell says: they start many processes.
 ISOLATED := env -u PYTHONPATH -u PYTHONDONTWRITEBYTECODE PYTHONSAFEPATH=1 PYTHONNOUSERSITE=1
 
-.PHONY: demo serve test quick check lint format types bench soak-orders matrix constraints clean environment servers tests wheel
+.PHONY: demo serve test quick whole check lint format types bench soak-orders matrix constraints clean environment servers tests wheel
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -55,6 +56,9 @@ test: wheel $(VENV)/.dev servers
 quick: wheel $(VENV)/.dev
 	@tools/servers redis
 	@$(TIMED) $(MAKE) --no-print-directory tests PYTEST_ARGS="--quick $(PYTEST_ARGS)"
+
+whole: wheel $(VENV)/.dev servers
+	@$(TIMED) $(MAKE) --no-print-directory tests PYTEST_ARGS="--whole tests/stores/conformance $(PYTEST_ARGS)"
 
 check: lint format types
 
