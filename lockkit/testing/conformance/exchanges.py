@@ -1,4 +1,5 @@
-"""Each exchange of a client's call fails once: it is refused, or done and its reply dropped.
+"""Each exchange of a client's call fails once: it is refused, or done and its reply dropped. A store
+with several servers fails at all of them at once.
 
 The call returns a result or raises a BackendError, and both are true: a grant excludes others, and
 a failure leaves nothing behind.
@@ -26,8 +27,8 @@ from lockkit.testing.faulty import Failing, FaultyExchange
 
 R = TypeVar("R")
 
-MOST = 4
-"""Only this many exchanges of one call are made to fail, because a wait may poll."""
+MOST = 20
+"""More exchanges than any call makes, unless it polls."""
 
 
 def each_fault(fault: FaultyExchange, name: str) -> Iterator[str]:
