@@ -8,8 +8,8 @@ local function look()
   ours = value and record and holder and value == value_of(holder)
 end
 
--- Whether the key belongs to this very claim: users may give several claims the same value. Of a claim
--- whose token is noughts, only the value is known. If what lies beside the key is lost, the value decides,
+-- Whether the key belongs to this very claim: users may give several claims the same value. If a
+-- claim's token is noughts, only its value is known. If what lies beside the key is lost, the value decides,
 -- except for a claim with a user's value that may only be in the queue (waits).
 local function is_mine(token, waits)
   if not value or value ~= value_of(token) then return false end

@@ -1,4 +1,4 @@
--- What is known about one name. Writes nothing. Replies: now, milliseconds left (-1 no TTL, -2 nobody
+-- Tells what is known about one name. Writes nothing. Replies: now, milliseconds left (-1 no TTL, -2 nobody
 -- has it), whether it is the claim of the record(0, 1), the record, how many wait, how many of them
 -- are alive, the first waiters, and what cannot be read ('' if nothing).
 local damage = ''

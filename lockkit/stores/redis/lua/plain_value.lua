@@ -3,7 +3,7 @@
 -- KEYS, all in the slot of the key:
 --   1 state   hash: r record of the last grant, that of a mutex (see store.lua) with noughts for its
 --             token; t its token; f fence counter; z when the last tombstone expires; w the last
---             lease that an operator broke: 'fence when who'; W his last repair, of fence 0
+--             lease that an operator broke: 'fence when who'; W an operator's last repair, of fence 0
 --   2 queue, 3 waiters, 4 tombs, 5 alive as in store.lua
 --   6 key     string: the value of the holder. Clients of all kinds write it.
 -- What the key holds decides.
