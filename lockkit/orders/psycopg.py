@@ -35,13 +35,13 @@ LOST = frozenset({"26000", "0A000", "42804", "22003"})
 result or its parameters have other types, or another range. As plain text it may succeed."""
 
 PREPARED = "_lockkit_prepared"
-"""Attribute of a psycopg connection: its ``Prepared``."""
+"""Attribute of a psycopg connection: its ``PreparedStatements``."""
 
 Step = tuple[str, tuple[object, ...]]
 """A statement and its parameters."""
 
 
-class Prepared:
+class PreparedStatements:
     """What one connection has prepared."""
 
     def __init__(self) -> None:
@@ -130,10 +130,10 @@ def send(
     return send(connection, steps, commit=commit, statements=statements)
 
 
-def _prepared(connection: Connection[Any]) -> Prepared:
-    prepared: Prepared | None = vars(connection).get(PREPARED)
+def _prepared(connection: Connection[Any]) -> PreparedStatements:
+    prepared: PreparedStatements | None = vars(connection).get(PREPARED)
     if prepared is None:
-        prepared = vars(connection)[PREPARED] = Prepared()
+        prepared = vars(connection)[PREPARED] = PreparedStatements()
     return prepared
 
 

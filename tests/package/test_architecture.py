@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -47,6 +48,15 @@ WITHOUT_EFFECTS = ("model", "engine")
 """These rooms decide; others look at clocks, wait, and talk."""
 
 MAY_LOOK = {("lockkit.model.clock", "time"), ("lockkit.model.settings", "os")}
+
+TWICE = {
+    "lockkit": {
+        *("Connection", "Dialect", "Inbox", "Line", "WaitingClaim"),  # the same in two stores
+        *("Session", "SessionEnded"),  # with a database, and with ZooKeeper
+        *("Lock", "AsyncLock"),  # redis-py's, in lockkit.compat
+    }
+}
+"""Names of two classes. All others are of one class in each package."""
 
 DOOR_MODULES = 8
 MODULE_LINES = 300
@@ -197,6 +207,19 @@ def test_functions_are_short() -> None:
     assert not long, long
     short = sum(lines < SHORT_LINES for lines in lengths.values())
     assert short > len(lengths) / 2, "most functions are under ten lines"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_two_classes_have_the_same_name(package: str) -> None:
+    """An adapter names what is the core's, or the other adapter's, as they do."""
+    names = Counter(
+        node.name
+        for module, source in sources().items()
+        if in_package(module, package)
+        for node in ast.parse(source).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name in names if names[name] > 1} == TWICE.get(package, set())
 
 
 @pytest.mark.parametrize("package", PACKAGES)

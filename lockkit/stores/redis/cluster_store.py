@@ -27,7 +27,7 @@ from lockkit.stores.redis.cluster_wire import ClusterWire, ManyConnections
 from lockkit.stores.redis.failures import is_of_one
 from lockkit.stores.redis.hosts import Hosts, Node, read_hosts
 from lockkit.stores.redis.layout import bucket_of, slot_of
-from lockkit.stores.redis.listing import Cursor
+from lockkit.stores.redis.listing import Position
 from lockkit.stores.redis.protocol import ALL_BUCKETS, Command, Protocol, pack
 from lockkit.stores.redis.records import RedisRecords
 from lockkit.stores.redis.scripts import look
@@ -103,10 +103,10 @@ class ClusterStore(RedisStore):
             raise replies[0]
         return replies
 
-    def page(self, name: str | None, cursor: Cursor | None = None) -> Step[Page]:
+    def page(self, name: str | None, cursor: Position | None = None) -> Step[Page]:
         """A server that is down is asked once; the error of its buckets comes after all the
         others. A cluster of which no server answers is asked once."""
-        at = cursor or Cursor()
+        at = cursor or Position()
         if name is not None or at.bucket not in ALL_BUCKETS:
             return (yield from super().page(name, cursor))
         slot = slot_of(self._protocol.keys.bucket(at.bucket))

@@ -30,12 +30,12 @@ class RedisListing:
     def __init__(self, protocol: Protocol) -> None:
         self._protocol = protocol
 
-    def page(self, name: str | None, cursor: Cursor | None = None) -> Step[Page]:
+    def page(self, name: str | None, cursor: Position | None = None) -> Step[Page]:
         """One bucket at a time, or some names of a large one. The error of a bucket that is
         refused, or of another layout, comes after all the others."""
         if name is not None:
             return (yield from self._one(name))
-        at = cursor or Cursor()
+        at = cursor or Position()
         if at.bucket not in ALL_BUCKETS:
             if at.unreadable is not None:
                 raise at.unreadable
@@ -120,7 +120,7 @@ class RedisListing:
 
     def has_locks(self) -> Step[bool | None]:
         """None: the server shows none, but refuses to show everything."""
-        cursor = Cursor()
+        cursor = Position()
         for bucket in (yield from self._used()):
             cursor = cursor._replace(bucket=bucket)
             while cursor.bucket == bucket:
@@ -141,7 +141,7 @@ class RedisListing:
         return [bucket for bucket, length in zip(ALL_BUCKETS, lengths, strict=True) if length]
 
 
-class Cursor(NamedTuple):
+class Position(NamedTuple):
     """Where a listing goes on. HSCAN may return a name twice while the hash is being resized."""
 
     bucket: int = 0
@@ -150,5 +150,5 @@ class Cursor(NamedTuple):
     unreadable: LockError | None = None
     down: frozenset[object] = frozenset()  #: the servers that did not answer
 
-    def next_bucket(self, error: LockError | None = None) -> Cursor:
-        return Cursor(self.bucket + 1, unreadable=self.unreadable or error, down=self.down)
+    def next_bucket(self, error: LockError | None = None) -> Position:
+        return Position(self.bucket + 1, unreadable=self.unreadable or error, down=self.down)

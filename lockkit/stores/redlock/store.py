@@ -31,7 +31,7 @@ from lockkit.stores.redlock.wire import RedlockWire
 from lockkit.stores.wires import AsyncWire
 
 R = TypeVar("R")
-State = tuple[str | None, list[Finding]]
+NodeState = tuple[str | None, list[Finding]]
 """The identity of a node, if the user may ask for it, and its own dangers."""
 
 EXTENDED_AT_ONCE = 100
@@ -145,7 +145,7 @@ class RedlockStore(Buried, Store):
     def health(self) -> Step[list[Finding]]:
         return [*_dangers((yield from self._look(self._state)), self._nodes.servers)]
 
-    def _state(self) -> Step[State]:
+    def _state(self) -> Step[NodeState]:
         """The state of one node."""
         itself = yield from server()
         found = yield from eviction()
@@ -188,7 +188,7 @@ def _columns(answers: Answers[list[int]], requests: Sequence[Request]) -> Iterat
         yield [a[number] if isinstance(a, list) else a for a in answers]
 
 
-def _dangers(answers: Answers[State], servers: Sequence[str]) -> Iterator[Finding]:
+def _dangers(answers: Answers[NodeState], servers: Sequence[str]) -> Iterator[Finding]:
     """The dangers that the answers of the nodes show."""
     known = dict[str, str]()
     for name, answer in zip(servers, answers, strict=True):

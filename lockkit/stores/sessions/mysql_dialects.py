@@ -33,7 +33,7 @@ WRITABLE = "concat(@@global.read_only) in ('0', 'OFF')"
 """Asked each time, because a primary that becomes a replica goes on locking in open sessions."""
 
 
-class MySQL(Dialect):
+class MySQLDialect(Dialect):
     """The common part of both modes. ``silence`` is a statement to put before others, or empty."""
 
     me: ClassVar[str] = "connection_id()"
@@ -62,7 +62,7 @@ class MySQL(Dialect):
         return f"kill {identity}"
 
 
-class GetLock(MySQL):
+class GetLock(MySQLDialect):
     """GET_LOCK, of the first 244 bits of the name's SHA-256."""
 
     @staticmethod
@@ -92,7 +92,7 @@ class GetLock(MySQL):
         return f"{silence}select connection_id(), {WRITABLE}"
 
 
-class MySQLRow(MySQL, OfRows):
+class MySQLRow(MySQLDialect, OfRows):
     """SELECT … FOR UPDATE. ``@lockkit`` says that a transaction is open."""
 
     missing: ClassVar[str] = "1146"

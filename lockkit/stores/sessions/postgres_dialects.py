@@ -15,7 +15,7 @@ SILENCE = "case when {0} <> '' then set_config('idle_session_timeout', {0}, fals
 before 14 have no such setting."""
 
 
-class Postgres(Dialect):
+class PostgresDialect(Dialect):
     """The common part of both modes of PostgreSQL."""
 
     me: ClassVar[str] = "pg_backend_pid()"
@@ -32,7 +32,7 @@ class Postgres(Dialect):
         return f"select pg_backend_pid(), pg_terminate_backend({identity}{wait})"
 
 
-class PostgresAdvisory(Postgres):
+class PostgresAdvisory(PostgresDialect):
     """pg_advisory_lock, of the first 64 bits of the name's SHA-256. Planning the statements takes
     longer than running them, so each session prepares them once. ``silence`` is a number of
     milliseconds, or empty."""
@@ -82,7 +82,7 @@ class PostgresAdvisory(Postgres):
         return str(milliseconds(ttl))
 
 
-class PostgresRow(Postgres, OfRows):
+class PostgresRow(PostgresDialect, OfRows):
     """SELECT … FOR UPDATE. A ROLLBACK gives the row back, and writes nothing. ``silence`` is an
     expression."""
 

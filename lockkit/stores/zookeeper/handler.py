@@ -24,14 +24,14 @@ from lockkit.model.clock import now
 from lockkit.model.log import log_error
 
 
-class Answer:
+class AsyncResult:
     """The answer to one request: kazoo's AsyncResult, for a single thread."""
 
     def __init__(self) -> None:
         self._value: Any = None
         self.exception: Exception | None = None
         self._is_set = False
-        self._links: list[Callable[[Answer], object]] = []
+        self._links: list[Callable[[AsyncResult], object]] = []
 
     @property
     def said(self) -> Any:
@@ -52,7 +52,7 @@ class Answer:
             raise self.exception
         return self._value
 
-    def rawlink(self, link: Callable[[Answer], object]) -> None:
+    def rawlink(self, link: Callable[[AsyncResult], object]) -> None:
         self._links.append(link)
         if self._is_set:
             link(self)
@@ -186,8 +186,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         thread.start()
         return thread
 
-    def async_result(self) -> Answer:
-        return Answer()
+    def async_result(self) -> AsyncResult:
+        return AsyncResult()
 
     def dispatch_callback(self, callback: Any) -> None:
         callback.func(*callback.args)

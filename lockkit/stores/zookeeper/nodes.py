@@ -17,7 +17,7 @@ from lockkit.model.types import Gone, Request
 from lockkit.runtime import native
 from lockkit.runtime.background import Background
 from lockkit.stores.zookeeper.failures import UNNAMED, UNSENT_OR_UNHEARD
-from lockkit.stores.zookeeper.handler import Answer
+from lockkit.stores.zookeeper.handler import AsyncResult
 from lockkit.stores.zookeeper.record import data_of
 from lockkit.stores.zookeeper.requests import children, delete
 from lockkit.stores.zookeeper.session import Session
@@ -209,14 +209,14 @@ def sweep(session: Session, folder: str, guid: str, again: Callable[[], object])
     node. ``again`` is called after an error that kazoo does not know. If the server refuses, as
     after a change of the password, the session is ended, because only that deletes the node."""
 
-    def listed(answer: Answer) -> None:
+    def listed(answer: AsyncResult) -> None:
         if isinstance(answer.said, list):
             nodes = [delete(f"{folder}/{n}")(session) for n in answer.said if n.startswith(guid)]
             delete(folder)(session).rawlink(partial(deleted, nodes))  # it is answered last
         else:
             deleted([answer], answer)
 
-    def deleted(asked: list[Answer], last: Answer) -> None:
+    def deleted(asked: list[AsyncResult], last: AsyncResult) -> None:
         for answer in asked:
             _end_if_refused(session, folder, answer)
         errors = [answer.exception for answer in (*asked, last)]
@@ -228,7 +228,7 @@ def sweep(session: Session, folder: str, guid: str, again: Callable[[], object])
     session.run(lambda: children(folder)(session).rawlink(listed))
 
 
-def _end_if_refused(session: Session, folder: str, answer: Answer) -> None:
+def _end_if_refused(session: Session, folder: str, answer: AsyncResult) -> None:
     if isinstance(answer.exception, NoAuthError) and not session.is_over:
         log.warning("ZooKeeper refuses to delete a claim in %r: its session is ended", folder)
         session.stop()

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kazoo.exceptions import SessionExpiredError
 
 from lockkit.engine.effects import Exchange, Signal, Step
-from lockkit.stores.zookeeper.handler import Answer
+from lockkit.stores.zookeeper.handler import AsyncResult
 
 if TYPE_CHECKING:
     from lockkit.stores.zookeeper.nodes import Watch
     from lockkit.stores.zookeeper.session import Session
 
-Ask = Callable[["Session"], Answer]
+Ask = Callable[["Session"], AsyncResult]
 
 
 class Batch(NamedTuple):
@@ -54,7 +54,7 @@ class Answers(Signal):
         for place, request in enumerate(requests):
             request(session).rawlink(partial(self._hear, place))
 
-    def _hear(self, place: int, answer: Answer) -> None:
+    def _hear(self, place: int, answer: AsyncResult) -> None:
         self.said[place] = answer.said
         self._missing -= 1
         if not self._missing:
@@ -89,7 +89,7 @@ def join(path: str, data: bytes) -> Ask:
 def begin(folder: str, path: str, data: bytes) -> Ask:
     """Make a folder, and such a node in it; all or nothing."""
 
-    def ask(session: Session) -> Answer:
+    def ask(session: Session) -> AsyncResult:
         both = session.kazoo.transaction()
         both.create(folder, acl=session.acl)
         both.create(path, data, acl=session.acl, ephemeral=True, sequence=True)
@@ -101,7 +101,7 @@ def begin(folder: str, path: str, data: bytes) -> Ask:
 def break_node(path: str, mark: str, data: bytes, *, is_new: bool) -> Ask:
     """Delete a node, and leave a mark that says so; all or nothing."""
 
-    def ask(session: Session) -> Answer:
+    def ask(session: Session) -> AsyncResult:
         both = session.kazoo.transaction()
         if is_new:
             both.create(mark, data, acl=session.acl)

@@ -34,7 +34,7 @@ CLOSE_SECONDS = 2.0
 """
 
 
-class Sessions:
+class CommonWire:
     """The common part of both wires. A payload is a batch of requests.
 
     They have a session for each timeout in milliseconds, made when it is needed.
@@ -136,7 +136,7 @@ class Sessions:
             session.stop()
 
 
-def _changed(wire: weakref.ref[Sessions], nodes: Znodes, session: Session, is_over: bool) -> None:
+def _changed(wire: weakref.ref[CommonWire], nodes: Znodes, session: Session, is_over: bool) -> None:
     """Called by a session, which keeps no client alive."""
     if is_over:
         nodes.end_with(session)
@@ -144,7 +144,7 @@ def _changed(wire: weakref.ref[Sessions], nodes: Znodes, session: Session, is_ov
         found._doubt()
 
 
-class ZooKeeperWire(Sessions, CallWire):
+class ZooKeeperWire(CommonWire, CallWire):
     """For threads."""
 
     def exchange(self, exchange: Exchange) -> Reply:
@@ -154,7 +154,7 @@ class ZooKeeperWire(Sessions, CallWire):
         run(self._closing(), self)
 
 
-class AsyncZooKeeperWire(Sessions, AsyncLocalWire):
+class AsyncZooKeeperWire(CommonWire, AsyncLocalWire):
     """For the tasks of one event loop."""
 
     _loop: asyncio.AbstractEventLoop | None = None

@@ -1,5 +1,5 @@
-"""Each exchange of a client's call fails once: it is refused, or done and its reply dropped. A store
-with several servers fails at all of them at once.
+"""Each exchange of a client's call fails once: it is refused, or done and its reply dropped. A
+request to several servers fails at all of them at once.
 
 The call returns a result or raises a BackendError, and both are true: a grant excludes others, and
 a failure leaves nothing behind.
