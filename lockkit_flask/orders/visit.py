@@ -260,11 +260,19 @@ def _pages_at(view: str | None) -> list[str]:
 
 
 def _tokens() -> list[str]:
-    """Flask-WTF's tokens against forgery: that of this request, and that of its form."""
+    """Flask-WTF's tokens against forgery: the one that this request made, and the one it sent."""
     field = str(current_app.config.get("WTF_CSRF_FIELD_NAME", "csrf_token"))
-    made, sent = g.get(field), request.form.get(field) if request.mimetype in FORM_TYPES else None
+    made, sent = g.get(field), _sent_token(field)
     tokens = [made if _is_of_wtf(made) else None, sent if sent and _is_accepted(sent) else None]
     return [token for token in tokens if token is not None]
+
+
+def _sent_token(field: str) -> str | None:
+    """What Flask-WTF would check: the first of these that is not empty."""
+    form = request.form.to_dict() if request.mimetype in FORM_TYPES else {}
+    fields = [field, *(name for name in form if name.endswith(field))]  # of a form with a prefix
+    headers = current_app.config.get("WTF_CSRF_HEADERS", ("X-CSRFToken", "X-CSRF-Token"))
+    return next(filter(None, (*map(form.get, fields), *map(request.headers.get, headers))), None)
 
 
 def _is_of_wtf(made: object) -> bool:

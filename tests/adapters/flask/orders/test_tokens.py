@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import flask
 import pytest
@@ -79,6 +79,35 @@ def test_each_asker_gets_a_token_of_its_own(shop: Flask, monkeypatch: pytest.Mon
     assert first.post("/page", **again).status_code == 400
 
 
+@pytest.mark.parametrize("place", ["X-CSRFToken", "X-CSRF-Token", "cart-csrf_token"])
+def test_a_token_that_came_elsewhere_is_not_stored(
+    make_shop: Callable[..., Flask], place: str
+) -> None:
+    """Flask-WTF also looks at these headers, and at the fields of a form with a prefix."""
+    shop = make_shop()
+    csrf.CSRFProtect(shop)
+
+    def echo() -> str:
+        return flask.request.headers.get(place) or flask.request.form[place]
+
+    shop.add_url_rule("/token", view_func=csrf.generate_csrf)
+    shop.add_url_rule("/echo", view_func=echo, methods=["POST"])
+    client = shop.test_client()
+    token, headers = client.get("/token").text, {"X-User": "alice", "X-Order-ID": "A-1"}
+    sent: dict[str, Any] = {"headers": {**headers, place: token}}
+    if place.startswith("cart"):
+        sent = {"headers": headers, "data": {place: token}}
+    first, again = (client.post("/echo", **sent) for _ in range(2))
+    assert first.text == token
+    assert again.headers["Idempotent-Replayed"] == "true"
+    with shop.test_request_context(), client.session_transaction() as session:
+        flask.session.update(session)
+        csrf.validate_csrf(again.text)
+    with shop.app_context():
+        stored = db.session.scalar(sa.text(f"SELECT body FROM {TABLE_NAME}"))
+    assert token not in bytes(stored or b"").decode()
+
+
 @pytest.mark.parametrize("secret", ["s", None])
 def test_a_text_that_a_client_calls_a_token_is_not_taken_for_one(
     make_shop: Callable[..., Flask], secret: str | None
@@ -87,9 +116,8 @@ def test_a_text_that_a_client_calls_a_token_is_not_taken_for_one(
     shop.add_url_rule("/sell", view_func=lambda: "sold", methods=["POST"])
     headers = {"X-User": "alice", "X-Order-ID": "A-1"}
     client = shop.test_client()
-    answers = [
-        client.post("/sell", headers=headers, data={"csrf_token": text}) for text in ("o", "o")
-    ]
+    sent: dict[str, Any] = {"headers": {**headers, "X-CSRFToken": "l"}, "data": {"csrf_token": "o"}}
+    answers = [client.post("/sell", **sent) for _ in range(2)]
     assert [answer.text for answer in answers] == ["sold", "sold"]
     assert answers[1].headers["Idempotent-Replayed"] == "true"
     assert not any("Set-Cookie" in answer.headers for answer in answers)
