@@ -168,6 +168,20 @@ def test_who_was_refused_what_is_logged(
     assert told.getMessage() == refused
 
 
+def test_a_wait_is_logged_for_whoever_looks_closely(
+    app: Flask, hold_lock: HoldLock, caplog: pytest.LogCaptureFixture
+) -> None:
+    view = lock_view(NAME, timeout=0.01)(lambda: "got it")
+    app.add_url_rule("/waits/<sku>", "waits", view)
+    with caplog.at_level(logging.DEBUG, "lockkit"), hold_lock(NAME):
+        assert app.test_client().get("/waits/A1?card=4111").status_code == 423
+    (told,) = [r for r in caplog.records if " waits for " in r.getMessage()]
+    assert told.levelname == "DEBUG"
+    who, _, what = told.getMessage().partition(" waits for ")
+    assert who.endswith(" GET /waits/A1")
+    assert what == f"{NAME!r}, held by another-host:1 hold_lock"
+
+
 def test_a_view_that_waits_for_itself_is_warned(
     app: Flask, caplog: pytest.LogCaptureFixture
 ) -> None:
