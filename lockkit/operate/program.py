@@ -269,7 +269,7 @@ class _Program:
         self._pipe.close()
         if not self._has_ended:
             if self._runs:
-                with suppress(PermissionError):
+                with suppress(ProcessLookupError, PermissionError):
                     os.kill(self.child.pid, signal.SIGTERM)
             wait_for(self.child)
             self._has_ended = True
