@@ -229,9 +229,8 @@ class _Acquire:
         """The seconds left to wait (None: for ever). Raises the error that ends the wait."""
         waited = self.now - self.start
         if busy.full:
-            raise self._error(
-                TooManyWaiters, "{name!r} is held{by}, and its queue is full", busy, waited
-            )
+            held = ", and it is held{by}" if busy.holder else ""
+            raise self._error(TooManyWaiters, "the queue for {name!r} is full" + held, busy, waited)
         if busy.holder and THIS_VIEW.get() and self._waits_for_its_view(Owner.decode(busy.holder)):
             raise self._error(LockHeld, "{name!r} is held{by}", busy, waited)
         if self.timeout is None:

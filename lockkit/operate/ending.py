@@ -21,18 +21,18 @@ MOST = 4096
 """Bytes to read at once."""
 
 
-def wait_for(child: subprocess.Popen[bytes]) -> bool:
-    """Wait until the child has ended; return whether a signal ended it.
+def wait_for(child: subprocess.Popen[bytes]) -> int:
+    """Wait until the child has ended; return its exit status, or -n if signal n ended it.
 
     Where the system has ``waitid``, the child is not reaped yet. So it still counts as the living
     owner of the lease until that is released.
     """
     if not is_main_thread():  # signal handlers do not run here
-        return bool(_look(child, 0))
+        return _look(child, 0) or 0
     with _signals() as heard:
-        while (killed := _look(child, os.WNOHANG)) is None:
+        while (status := _look(child, os.WNOHANG)) is None:
             os.read(heard, MOST)
-    return killed
+    return status
 
 
 def is_working(group: int | None) -> bool:
@@ -55,13 +55,17 @@ def is_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def _look(child: subprocess.Popen[bytes], options: int) -> bool | None:
-    """Whether a signal has ended the child; None: it runs."""
-    if not hasattr(os, "waitid"):
-        status = child.poll() if options else child.wait()
-        return None if status is None else status < 0
-    ended = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT | options)
-    return None if ended is None else ended.si_code != os.CLD_EXITED
+def _look(child: subprocess.Popen[bytes], options: int) -> int | None:
+    """How the child has ended; None: it runs."""
+    if child.returncode is not None or not hasattr(os, "waitid"):
+        return child.poll() if options else child.wait()
+    try:
+        ended = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT | options)
+    except ChildProcessError:  # something else in this process has reaped it
+        return child.wait()
+    if ended is None:
+        return None
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
 @contextmanager

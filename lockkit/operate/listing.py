@@ -83,7 +83,7 @@ class _Look:
         """Name the aliases in which nothing is held: one may have a misspelt prefix."""
         is_filtered = _is_filtered(self._arguments)
         nothing = "nothing matches" if is_filtered else "nothing is held"
-        is_partial = is_filtered or self._arguments.limit is not None
+        is_partial = is_filtered or self._arguments.limit or self._arguments.watch
         found = self._aliases if self._found and is_partial else self._found
         empty = [alias for alias in self._aliases if alias not in found]
         if where := self._stores.where(empty, named=len(self._aliases) > 1):

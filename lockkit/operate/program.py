@@ -106,9 +106,8 @@ def _run_under(lease: Lease, program: _Program, console: Console) -> int:
     finally:
         program.end()  # before anybody else gets the lock
         kept = _give_back(lease, console)
-    status = program.reap()
     if kept:
-        return status
+        return program.status()
     if not program.is_lost:  # not reported yet: this process was paused, or the loss is new
         console.complain(f"the lease on {printable(lease.name)!r} was lost meanwhile")
     return Exit.ERROR
@@ -163,7 +162,7 @@ def _standing_by(name: str, words: list[str], console: Console) -> Iterator[_Pro
                 yield program
             finally:
                 program.end()
-                program.reap()
+                child.wait()
                 for number, handler in before.items():
                     signal.signal(number, handler)
 
@@ -211,8 +210,8 @@ def _heard() -> Iterator[int]:
 class _Program:
     """A program that stands by, runs, or has ended.
 
-    It owns the lease. So it is not reaped until the lease is released: if it were known to be gone,
-    its lease would be free at once.
+    It owns the lease. So it is not reaped until the lease is released, where the system can wait
+    for it without that: if it were known to be gone, its lease would be free at once.
     """
 
     def __init__(
@@ -222,20 +221,20 @@ class _Program:
         self._pipe = pipe
         self._console = console
         self._guard, self._group = guarded
-        self._runs = self._has_ended = self.is_lost = False
+        self._runs = self.is_lost = False
+        self._ended: int | None = None  #: how; None: not yet
 
     def run(self, fence: str) -> None:
         """Start the program, and wait for its end."""
         self._runs = True
         _say(self._pipe, fence)
-        killed = wait_for(self.child)
-        self._has_ended = True
-        if killed or self.is_lost:  # the programs that a script calls outlive a signal to it
+        self._ended = wait_for(self.child)
+        if self._ended < 0 or self.is_lost:  # what a script has called outlives a signal to it
             self._terminate(lambda: is_working(self._group))
 
-    def reap(self) -> int:
-        """Its exit status."""
-        status = self.child.wait()
+    def status(self) -> int:
+        """Its exit status, once it has ended."""
+        status = self._ended or 0
         if self.is_lost:
             return Exit.ERROR
         return 128 - status if status < 0 else status
@@ -247,8 +246,8 @@ class _Program:
             lease.check()
         except LeaseLost as error:
             self._console.complain(f"{printable(str(error))}: terminating the program")
-        self._terminate(lambda: not self._has_ended)
-        if not self._has_ended:
+        self._terminate(lambda: self._ended is None)
+        if self._ended is None:
             self._console.complain("the program goes on without the lock: it cannot be ended")
 
     def hear(self, number: int, _: FrameType | None) -> None:
@@ -256,9 +255,8 @@ class _Program:
         Ctrl-C at a terminal reaches the program by itself: both are in the foreground."""
         if self._runs:
             by_itself = self._group is None and number in (signal.SIGINT, signal.SIGQUIT)
-            if not (by_itself or self._has_ended):
-                with suppress(PermissionError):
-                    os.kill(self.child.pid, number)
+            if not by_itself and self._ended is None:
+                self._kill(number)
         elif number == signal.SIGINT:
             raise KeyboardInterrupt
         elif number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
@@ -267,13 +265,16 @@ class _Program:
     def end(self) -> None:
         """End the program, even if it has not begun."""
         self._pipe.close()
-        if not self._has_ended:
+        if self._ended is None:
             if self._runs:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(self.child.pid, signal.SIGTERM)
-            wait_for(self.child)
-            self._has_ended = True
+                self._kill(signal.SIGTERM)
+            self._ended = wait_for(self.child)
         _say(self._guard, "it has ended")  # before the release, which may take long
+
+    def _kill(self, number: int) -> None:
+        if self.child.returncode is None:  # else another process may have its pid now
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(self.child.pid, number)
 
     def _signal(self, number: int) -> None:
         """Send a signal to the program, and to its group if it has one."""

@@ -97,7 +97,7 @@ class Admission:
         try:
             with self._orders.waiting_room.place(self._settings.max_waiters) as placed:
                 if not placed:
-                    return refusals.crowded(1, f"MAX_WAITERS is reached, and {held}")
+                    return refusals.too_many_wait(held)
                 lease = await self._acquire(self._settings.wait)
         except TooManyWaiters as full:
             return refusals.crowded(full.retry_after, full)

@@ -194,19 +194,19 @@ def hidden_field(name: str, value: str) -> str:
 
 
 def tell_uncovered(
-    forms: FormIds, request: Any, form: str, body: str, parsed: object = None
+    forms: FormIds, request: Any, form: str, body: str, parsed: Callable[[], bytes] = bytes
 ) -> None:
     """Log an error if the view has parsed a request with an order ID that we have signed, but
     nothing has looked for an order: two clicks would silently be two orders.
 
     ``form``, ``body``: the attributes in which the framework keeps what a view has read, as a
-    multi-dictionary and as bytes. ``parsed``: what was made of a body that was not kept. Reads
-    nothing from the client.
+    multi-dictionary and as bytes. ``parsed`` returns what was made of a body that was not kept.
+    Reads nothing from the client.
     """
     kept = vars(request)
     if ORDER_ID in kept:
         return
-    text = kept.get(body) or (repr(parsed).encode() if parsed else b"")
+    text = kept.get(body) or (b"" if kept.get(form) else parsed())
     found = islice(_candidates(kept.get(form), text), MOST_LOOKED_AT)
     if any(_is_signed(forms, each) for each in found):
         log.error(

@@ -33,6 +33,7 @@ from lockkit.orders.record import (
 )
 from lockkit.orders.stored_form import Stored, dump, is_newer, load
 from lockkit.runtime import process
+from lockkit.stores.records import OnServer
 
 if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLockClient
@@ -211,7 +212,7 @@ def dangers(
     for danger in locks.perform(records.health()):
         yield _of_orders(danger, "record-danger", ". A repeated order may run again")
     others = [each for each in aliases if each != alias]
-    server = locks.perform(records.server())
+    server = _server_of(locks)
     if alias == DEFAULT_ALIAS or any(_is_on(server, client, each) for each in others):
         for danger in locks.perform(records.capacity()):
             yield _of_orders(danger, "record-capacity")
@@ -222,12 +223,14 @@ def _of_orders(danger: Finding, code: str, consequence: str = "") -> Finding:
     return Finding(code, text, danger.remedy)
 
 
+def _server_of(locks: LockClient) -> str | None:
+    return locks.perform(locks.store.server()) if isinstance(locks.store, OnServer) else None
+
+
 def _is_on(server: str | None, client: Callable[[str], LockClient], alias: str) -> bool:
     """Whether an alias has its locks on this server, even under another address."""
     try:
-        locks = client(alias)
-        ask = getattr(locks.store, "server", None)  # of each store on one Redis, records or not
-        return server is not None and ask is not None and locks.perform(ask()) == server
+        return server is not None and _server_of(client(alias)) == server
     except (BackendError, ConfigurationError):
         return False
 

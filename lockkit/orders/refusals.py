@@ -14,7 +14,7 @@ from lockkit.orders.record import StillRunningError
 from lockkit.web.refusal import Refusal
 
 if TYPE_CHECKING:
-    from lockkit.model.errors import BackendError
+    from lockkit.model.errors import AcquireTimeout, BackendError
 
 COMPLETED = "order-completed"
 
@@ -58,6 +58,10 @@ def running(retry_after: int, seen: object = "") -> Refusal:
 
 def crowded(retry_after: int, seen: object = "") -> Refusal:
     return Refusal(503, "order-waiting-room-full", retry_after, seen=str(seen))
+
+
+def too_many_wait(held: AcquireTimeout) -> Refusal:
+    return crowded(1, f"MAX_WAITERS requests of this process wait already, and {held}")
 
 
 def not_claimed(failure: BackendError) -> Refusal:

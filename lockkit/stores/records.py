@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,6 +11,14 @@ from lockkit.model.types import ClaimReply, StoredRecord
 
 if TYPE_CHECKING:
     from lockkit.model.types import Finding
+
+
+class OnServer(ABC):
+    """A store on a server that it can tell from all others, under whatever address."""
+
+    @abstractmethod
+    def server(self) -> Step[str | None]:
+        """A text that no other server has. None: it is not known."""
 
 
 class Records(Protocol):
@@ -62,6 +71,3 @@ class Records(Protocol):
 
     def capacity(self) -> Step[list[Finding]]:
         """Dangers of records to the locks on the same server."""
-
-    def server(self) -> Step[str | None]:
-        """A text that identifies the server: no other one has it. None: it is not known."""

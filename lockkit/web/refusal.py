@@ -135,7 +135,7 @@ class Refusal(NamedTuple):
         """A page from a template of the application, if it has one, otherwise our own."""
         headers = {**self.headers(), "Content-Type": "text/html; charset=utf-8"}
         names = [f"lockkit/{name}.html" for name in (self.code, int(self.status), "refusal")]
-        text = render(names, {"refusal": self, "advice": self.advice})
+        text = render(names, {"refusal": self._replace(seen=""), "advice": self.advice})
         if text is None:
             return Answer(self.page(), headers)
         del headers["Content-Language"]  # only the application knows that of its template

@@ -137,7 +137,7 @@ class OwnTransaction(OrderInDatabase):
     def _enter(self) -> None:
         done = self.orders.running(self.order)._replace(state=RecordState.TOMBSTONE)
         try:
-            # not what is left of it: the view may have paid meanwhile, and must not give up at once
+            # the whole WAIT, not what is left of it: the view may have paid, and must not fail soon
             replaces, wait = self.decision.replaces, self.orders.settings.wait
             with typed_errors(self._using):
                 rows.insert(Sql(connections[self._using]), done, replaces=replaces, wait=wait)

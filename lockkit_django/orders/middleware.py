@@ -183,11 +183,16 @@ async def _finish(
         if prefers_html(request.headers.get("Accept", "")) and isinstance(response, HttpResponse):
             await runner.do(_make_page, request, response)
     if hasattr(request, UNCOVERED):
-        by_drf = (getattr(response, "renderer_context", None) or {}).get("request")
-        parsed = getattr(by_drf, "__dict__", {}).get("_full_data")
-        with suppress(RecursionError):  # it may be nested too deeply for ``repr``
-            tell_uncovered(form_ids, request, "_post", "_body", parsed)
+        tell_uncovered(form_ids, request, "_post", "_body", lambda: _parsed_by_drf(response))
     return response
+
+
+def _parsed_by_drf(response: HttpResponseBase) -> bytes:
+    """What a parser of DRF has made of the body, as text; empty if it cannot be shown."""
+    with suppress(Exception):  # a parser may return anything, nested as deeply as it likes
+        request = getattr(response, "renderer_context", {})["request"]
+        return repr(vars(request)["_full_data"]).encode(errors="replace")
+    return b""
 
 
 def _make_page(request: HttpRequest, response: HttpResponse) -> None:

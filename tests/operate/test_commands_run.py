@@ -431,6 +431,24 @@ def test_nobody_gets_the_lock_between_the_end_of_the_program_and_the_release(
     assert tries == [None]
 
 
+def test_another_part_of_the_process_may_reap_the_program_meanwhile(
+    client: LockClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a handler of SIGCHLD does in some projects: the exit status is known by then."""
+    release = Lease.release
+
+    def release_late(lease: Lease) -> bool:
+        info = client.inspect("job")
+        assert info is not None
+        assert info.owner is not None
+        os.waitpid(info.owner.pid, 0)
+        return release(lease)
+
+    monkeypatch.setattr(Lease, "release", release_late)
+    assert locks(client, "run", "job", *python("raise SystemExit(4)")).status == 4
+    assert client.inspect("job") is None
+
+
 @pytest.mark.parametrize(
     ("script", "status"), [("kill -9 0", 137), ("trap '' USR1; kill -USR1 0; exit 5", 5)]
 )

@@ -155,9 +155,6 @@ class RedisRecords:
     def capacity(self) -> Step[list[Finding]]:
         return self._store.of_each(capacity)
 
-    def server(self) -> Step[str | None]:
-        return self._store.server()
-
     def _list(self, bucket: int, names: Sequence[bytes]) -> Step[list[tuple[str, StoredRecord]]]:
         if not names:
             return []

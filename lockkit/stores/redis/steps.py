@@ -22,6 +22,7 @@ from lockkit.model.settings import AliasSettings
 from lockkit.model.types import Busy, Finding, Gone, Grant, Mode, Release, Renewal, Request
 from lockkit.runtime import process
 from lockkit.stores.contract import Buried, Direct, Fenced, Pushed, ServerClock
+from lockkit.stores.records import OnServer
 from lockkit.stores.redis import replicas
 from lockkit.stores.redis.connections import Connections, OwnConnections
 from lockkit.stores.redis.failures import is_of_one
@@ -38,7 +39,7 @@ TRY, ENQUEUE = Mode.TRY, Mode.ENQUEUE  # looked up once: a look-up takes time
 NEW = tuple.__new__  # takes a third of the time of a call of the class
 
 
-class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock):
+class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock, OnServer):
     """Claims in one server, each step of which is a script; waiters are told by messages."""
 
     _connections: Connections

@@ -163,10 +163,10 @@ class ZooKeeperListing(Listed):
         names = yield from self._marks()
         paths = [f"{self._root}/{BROKEN}/{name}" for name in names]
         found = yield from self._ask(*map(stat, paths))
-        marks = sorted((s.mtime, p) for p, s in zip(paths, found, strict=True) if s)
-        new = marks[-1][0] - DAY * 1000 if marks else 0
-        kept = {path for moment, path in marks[-SLOTS:] if moment >= new}
-        yield from self._ask(*(delete(path) for _, path in marks if path not in kept))
+        marks = sorted((s.mzxid, s.mtime, p) for p, s in zip(paths, found, strict=True) if s)
+        new = max((moment for _, moment, _ in marks), default=0) - DAY * 1000
+        kept = {path for _, moment, path in marks[-SLOTS:] if moment >= new}
+        yield from self._ask(*(delete(path) for *_, path in marks if path not in kept))
 
     def prefixes(self) -> Step[dict[str, bool | None]]:
         above = self._configuration.chroot or "/"

@@ -14,7 +14,7 @@ Test = TypeVar("Test", bound=Callable[..., Any])
 class Without(NamedTuple):
     """A store that does not declare this trait, or is not reached in this way."""
 
-    trait: Any  #: a class, abstract or not
+    trait: Any  #: a class of stores or targets, abstract or not
 
 
 Wanted = type[contract.Store] | type[Target] | Without

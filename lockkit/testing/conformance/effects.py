@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any, TypeVar
 
 from lockkit.engine.effects import Step
-from lockkit.model.types import Busy, Mode
+from lockkit.model.types import Busy, Grant, Mode
 from lockkit.stores.contract import Listed, Waited
 from lockkit.testing.blocking import AnyClient
 from lockkit.testing.conformance.base import SOON, Spawn, nothing_left, opened
@@ -42,7 +42,7 @@ def live(client: AnyClient, name: str, meanwhile: Callable[[], object]) -> None:
         return result
 
     store, holder, waiter = client.store, claim(name), claim(name, Mode.ENQUEUE)
-    perform(store.acquire(holder))
+    assert isinstance(perform(store.acquire(holder)), Grant)
     perform(store.extend([holder]))
     perform(store.acquire(claim(name)))
     if isinstance(store, Waited):
@@ -59,14 +59,15 @@ def interrupted(step: Step[R], meanwhile: Callable[[], object]) -> Step[R]:
     """The step; at each of its effects, ``meanwhile`` is called."""
     reply: Any = None
     error: BaseException | None = None
-    while True:
-        try:
-            effect = step.send(reply) if error is None else step.throw(error)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        reply, error = None, None
-        try:
+    with closing(step):  # also if ``meanwhile`` fails, of which the step does not hear
+        while True:
+            try:
+                effect = step.send(reply) if error is None else step.throw(error)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            reply, error = None, None
             meanwhile()
-            reply = yield effect
-        except BaseException as failure:  # noqa: BLE001  the step hears of it
-            error = failure
+            try:
+                reply = yield effect
+            except BaseException as failure:  # noqa: BLE001  the step hears of it
+                error = failure

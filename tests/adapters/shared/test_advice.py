@@ -76,3 +76,18 @@ def test_links_of_the_web_stay(url: str) -> None:
 
 def test_what_comes_from_outside_is_no_format() -> None:
     assert "{limit.__class__}" in refusals.missing("{limit.__class__}").reason
+
+
+def test_what_is_for_the_log_reaches_no_client() -> None:
+    """Not even a template that shows all of a refusal."""
+    refusal = refusals.running(1, "'order:1' is held by web-1:4121")
+    given: list[str] = []
+
+    def render(_: list[str], context: dict[str, object]) -> None:
+        given.append(str(context))
+
+    for accept in ("text/html", "*/*"):
+        answer = refusal.answer(accept, render)
+        assert "web-1" not in answer.text + str(answer.headers)
+    assert len(given) == 1
+    assert "web-1" not in given[0]

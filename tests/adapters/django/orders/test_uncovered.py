@@ -39,7 +39,7 @@ async def in_loop(request: HttpRequest) -> HttpResponse:
 
 
 class OwnParser(BaseParser):
-    """Reads the stream, as DRF's parser of JSON did before DRF 3.18: no body is kept."""
+    """Reads the stream, so that no body is kept."""
 
     media_type = "application/vnd.own"
 
