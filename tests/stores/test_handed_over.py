@@ -64,7 +64,7 @@ def test_what_a_server_says_of_itself_is_read(redis_url: str, resp: int) -> None
         for client in (locks, others):
             store = client.store
             records = store.records()  # type: ignore[attr-defined]
-            steps = store.health, records.health, records.capacity, records.server
+            steps = store.health, records.health, records.capacity, store.server
             said = [client.perform(step()) for step in steps]  # type: ignore[operator]
             assert said[3], "the server's run id"
             if client is locks:
