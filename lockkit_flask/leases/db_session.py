@@ -5,18 +5,18 @@ acts on it oversells. So the transaction that an earlier hook opened (Flask-Logi
 ended before a lock is asked for. If it has written, lockkit must not end it: that is an error.
 
 lockkit asks PostgreSQL or SQLite whether the transaction has written; without a lock none of this
-runs. Other databases do not tell: there the texts of a session's statements are kept, and read only
-if needed. Inside an order every database would say that it has written, because of the order's
-record: there the text of each statement is read.
+runs. Other databases do not tell: there the texts of statements are kept, and read only if needed.
+Inside an order every database would say that it has written, because of the order's record: there
+the text of each statement is read.
 """
 
 from __future__ import annotations
 
 import re
-import weakref
 from contextvars import ContextVar
-from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from flask import appcontext_pushed, current_app, has_app_context
 
@@ -24,11 +24,11 @@ from lockkit.leases.until import WRITES
 from lockkit.model.errors import OpenTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable, MutableMapping
 
     from flask import Flask
     from flask_sqlalchemy import SQLAlchemy
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Connection, Engine, RootTransaction
     from sqlalchemy.orm import Session, SessionTransaction
 
     from lockkit.leases.until import Transaction
@@ -46,8 +46,9 @@ of Celery, has another ``g`` and another session, but belongs to the order as we
 KEEPER = "lockkit.keeper"
 """Key of a session's ``info``: the leases that the end of its transaction gives back."""
 
-_SAID = "_lockkit_said"  # attribute of a session's transaction: its noted statements
-_NOTE = "lockkit.note"  # key of a session's ``info``: the listener that notes them
+_SAID: MutableMapping[RootTransaction, dict[str, int]] = WeakKeyDictionary()
+"""The noted statements of a transaction, each once, with the length so far."""
+
 _MOST_SAID = 10_000_000  # characters
 _CHANGED = "has changes or locked rows that are not committed"
 _LOCKED = "has locked rows"
@@ -86,10 +87,11 @@ def watch_contexts(app: Flask) -> None:
         from sqlalchemy import event
 
         engines = db.engines.values()
-        tell = all(map(_tells, engines))
-        if not tell and not event.contains(db.session, "after_begin", _after_begin):
-            event.listen(db.session, "after_begin", _after_begin)  # once, however many apps it has
-        if not tell or all(engine.dialect.name != "sqlite" for engine in engines):
+        for engine in engines:
+            if not (_tells(engine) or _is_noted(engine.dialect)):
+                for way in ("do_execute", "do_executemany", "do_execute_no_params"):
+                    event.listen(engine.dialect, way, _note_statement, insert=True)
+        if not any(engine.dialect.name == "sqlite" and _tells(engine) for engine in engines):
             appcontext_pushed.disconnect(watch, sender)
 
     appcontext_pushed.connect(watch, app, weak=False)
@@ -171,7 +173,8 @@ def is_to_stay(session: Session) -> str:
         return "is inside begin()"
     if (keeper := session.info.get(KEEPER)) and keeper.is_open() and keeper.has_leases():
         return "keeps a lock until its COMMIT"
-    return _LOCKED if _LOCKED in map(_meaning, _said_in(session)) else ""
+    noted = (_said(each) for each, begun, *_ in reached(session) if not _is_savepoint(begun))
+    return _LOCKED if any(map(_LOCKS.search, chain(*noted))) else ""
 
 
 def reached(session: Session) -> set[tuple[Connection, Any, bool, bool]]:
@@ -209,10 +212,10 @@ def _has_written(session: Session, connection: Connection, begun: object) -> boo
 
     if order := _order_on(connection):
         return bool(order.savepoints.has_changes(session))
-    if not _tells(connection.engine):
-        return _NOTE not in session.info or any(map(changes, _said_in(session)))
     if _is_savepoint(begun) or not connection.in_transaction():
         return False
+    if not _tells(connection.engine):
+        return not _is_noted(connection.dialect) or any(map(changes, _said(connection)))
     try:
         if connection.dialect.name == "postgresql":
             return bool(connection.exec_driver_sql(WRITES).scalar())
@@ -235,6 +238,11 @@ def _tells(engine: Engine) -> bool:
     return name == "postgresql" or (name == "sqlite" and not heard.begin)
 
 
+def _is_noted(dialect: Any) -> bool:
+    """Whether the texts of its engine's statements are kept."""
+    return _note_statement in dialect.dispatch.do_execute
+
+
 def _order_on(connection: Connection) -> Any:
     """The order whose transaction is on this connection, or None."""
     order = ORDER.get()
@@ -251,36 +259,20 @@ def changes(sql: str) -> bool:
     return "into" in sql.lower() and _INTO.search(sql) is not None  # a search alone is slow
 
 
-def _meaning(sql: str) -> str:
-    """For people: what a statement has done. Empty if it surely changes nothing and locks nothing,
-    such as a BEGIN, SAVEPOINT or ROLLBACK."""
-    if changes(sql):
-        return _CHANGED
-    return _LOCKED if _LOCKS.search(sql) else ""
+def _said(connection: Connection) -> Iterable[str]:
+    """The noted statements of its transaction."""
+    transaction = connection.get_transaction()
+    return () if transaction is None else _SAID.get(transaction, ())
 
 
-def _said_in(session: Session) -> dict[str, int]:
-    """The noted statements of the session's transaction, each once, with the length so far."""
-    root = session.get_transaction()
-    said: dict[str, int] = {} if root is None else vars(root).setdefault(_SAID, {})
-    return said
+def _note_statement(_cursor: object, sql: str, *more: Any) -> None:
+    """Keep a text. If all are too long, keep "" alone: it counts as a change.
 
-
-def _after_begin(session: Session, _: SessionTransaction, connection: Connection) -> None:
-    """Listen to the connection: some statements do not go through ``flush`` and ``execute`` of the
-    session, such as those of ``bulk_insert_mappings`` and of its ``connection()``."""
-    from sqlalchemy import event
-
-    if not (_tells(connection.engine) or _order_on(connection)):
-        note = session.info.setdefault(_NOTE, partial(_note_statement, weakref.ref(session)))
-        event.listen(connection, "before_cursor_execute", note)  # once for each, also if repeated
-
-
-def _note_statement(
-    whose: Callable[[], Session | None], _conn: object, _cursor: object, sql: str, *_: object
-) -> None:
-    """Keep a text for ``_meaning``. If all are too long, keep "" alone: it counts as a change."""
-    said = _said_in(session) if (session := whose()) else {}
+    Called by the dialect: some statements do not go through ``flush`` and ``execute`` of a session,
+    such as those of ``bulk_insert_mappings``. A listener of the engine would cost twice as much.
+    """
+    transaction = more[-1].root_connection.get_transaction()
+    said = {} if transaction is None else _SAID.setdefault(transaction, {})  # None: in its BEGIN
     if sql not in said:
         said[sql] = len(sql) + next(reversed(said.values()), 0)
         if said[sql] > _MOST_SAID:

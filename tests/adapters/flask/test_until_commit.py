@@ -485,20 +485,9 @@ def test_a_transaction_that_somebody_has_begun_may_have_changed_something(contex
     refused("has changes")
 
 
-@pytest.fixture
-def no_texts() -> Iterator[None]:
-    """Another app of the process may have needed them: its listener is the extension's."""
-    listener = db.session, "after_begin", db_session._after_begin
-    if listened := sa.event.contains(*listener):
-        sa.event.remove(*listener)
-    yield
-    if listened:
-        sa.event.listen(*listener)
-
-
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_an_engine_outside_of_the_extension_may_have_changed_something(
-    no_texts: None, context: Flask
+    context: Flask,
 ) -> None:
     other = sa.create_engine("sqlite://")
     sa.event.listen(other, "begin", lambda connection: None)
@@ -546,6 +535,7 @@ def test_a_transaction_that_has_failed_is_for_the_app_to_roll_back(context: Flas
     refused("has changes")
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgresql", "mariadb"], indirect=True)
 def test_what_a_test_has_changed_around_its_session_is_not_asked(context: Flask) -> None:
     """A session within a transaction of the test's own, whose COMMIT makes nothing final. What it
     has flushed stays; what it has loaded is read again."""
