@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.pq.abc import PGresult
 
-IDLE, COMMAND_OK, TUPLES_OK = 0, 1, 2  # from libpq's enumerations
+IDLE, OPEN, IN_ERROR, COMMAND_OK, TUPLES_OK = 0, 2, 3, 1, 2  # from libpq's enumerations
 
 PREPARED_AFTER = 5
 """The transaction of a connection before which its statements are prepared: that takes as long as
@@ -94,6 +94,13 @@ def is_plain(connection: Any) -> bool:
     if pgconn.transaction_status != IDLE or connection.autocommit:
         return True
     return connection.read_only is connection.deferrable is None
+
+
+def status_of(connection: Any) -> int | None:
+    """The transaction's status, of libpq, also in psycopg2: IN_ERROR if a statement has failed, so
+    that PostgreSQL takes only ROLLBACK. None if it is another driver's connection."""
+    status: int | None = getattr(getattr(connection, "info", None), "transaction_status", None)
+    return status
 
 
 def send(

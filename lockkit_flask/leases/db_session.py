@@ -24,7 +24,7 @@ from lockkit.leases.until import WRITES
 from lockkit.model.errors import OpenTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, MutableMapping
+    from collections.abc import Callable, Iterable, MutableMapping
 
     from flask import Flask
     from flask_sqlalchemy import SQLAlchemy
@@ -84,17 +84,27 @@ def watch_contexts(app: Flask) -> None:
         db = database_of(sender)
         if db is None:
             return
-        from sqlalchemy import event
-
         engines = db.engines.values()
         for engine in engines:
-            if not (_tells(engine) or _is_noted(engine.dialect)):
-                for way in ("do_execute", "do_executemany", "do_execute_no_params"):
-                    event.listen(engine.dialect, way, _note_statement, insert=True)
+            if not _tells(engine):
+                before_each(engine.dialect, _note_statement)
         if not any(engine.dialect.name == "sqlite" and _tells(engine) for engine in engines):
             appcontext_pushed.disconnect(watch, sender)
 
     appcontext_pushed.connect(watch, app, weak=False)
+
+
+def before_each(dialect: Any, listener: Callable[..., Any]) -> None:
+    """Have a listener called before each statement of an engine, once however often this is called.
+
+    The dialect calls it. An engine's or a connection's listener would cost each statement twice as
+    much, because SQLAlchemy would look for listeners of every kind.
+    """
+    from sqlalchemy import event
+
+    if listener not in dialect.dispatch.do_execute:
+        for way in ("do_execute", "do_executemany", "do_execute_no_params"):
+            event.listen(dialect, way, listener, insert=True)
 
 
 def current_session() -> Session | None:
@@ -215,7 +225,9 @@ def _has_written(session: Session, connection: Connection, begun: object) -> boo
     if _is_savepoint(begun) or not connection.in_transaction():
         return False
     if not _tells(connection.engine):
-        return not _is_noted(connection.dialect) or any(map(changes, _said(connection)))
+        heard: Any = connection.dialect.dispatch
+        is_noted = _note_statement in heard.do_execute
+        return not is_noted or any(map(changes, _said(connection)))
     try:
         if connection.dialect.name == "postgresql":
             return bool(connection.exec_driver_sql(WRITES).scalar())
@@ -236,11 +248,6 @@ def _tells(engine: Engine) -> bool:
     heard: Any = engine.dispatch
     name = engine.dialect.name
     return name == "postgresql" or (name == "sqlite" and not heard.begin)
-
-
-def _is_noted(dialect: Any) -> bool:
-    """Whether the texts of its engine's statements are kept."""
-    return _note_statement in dialect.dispatch.do_execute
 
 
 def _order_on(connection: Connection) -> Any:
@@ -266,11 +273,7 @@ def _said(connection: Connection) -> Iterable[str]:
 
 
 def _note_statement(_cursor: object, sql: str, *more: Any) -> None:
-    """Keep a text. If all are too long, keep "" alone: it counts as a change.
-
-    Called by the dialect: some statements do not go through ``flush`` and ``execute`` of a session,
-    such as those of ``bulk_insert_mappings``. A listener of the engine would cost twice as much.
-    """
+    """Keep a text. If all are too long, keep "" alone: it counts as a change."""
     transaction = more[-1].root_connection.get_transaction()
     said = {} if transaction is None else _SAID.setdefault(transaction, {})  # None: in its BEGIN
     if sql not in said:

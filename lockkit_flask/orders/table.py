@@ -1,5 +1,4 @@
-"""The records of orders in a table of the app's own database: see ``lockkit.orders.rows``. Also the
-savepoints of the sessions that work in the transaction of an order."""
+"""The records of orders in the app's own database, and the savepoints in an order's transaction."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import Record, rows
 from lockkit.orders.failures import typed
-from lockkit.orders.psycopg import Step, is_plain
+from lockkit.orders.psycopg import IN_ERROR, OPEN, Step, is_plain, status_of
 from lockkit.orders.rows import TABLE
 from lockkit.orders.table import Table
 from lockkit_flask.leases import db_session
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 _without_earlier: WeakSet[sa.Engine] = WeakSet()
 
 _MARK = re.compile(r"(RELEASE |ROLLBACK TO |)SAVEPOINT (sa_savepoint_\d+)")
+_KEPT = "_lockkit_savepoints"  # attribute of a connection: its Savepoints
 
 LISTENED = ("begin", "before_cursor_execute", "after_cursor_execute", "commit")
 """Listeners may choose a tenant's schema, or refuse a COMMIT."""
@@ -54,8 +54,7 @@ class OrderTable(Table):
             raise ConfigurationError(
                 f"LOCKKIT_ORDERS['USING'], or that of @idempotent, is not a bind key: {using!r}"
             )
-        self.using = using
-        self.db = db
+        self.using, self.db = using, db
 
     @property
     def engine(self) -> sa.Engine:
@@ -86,12 +85,10 @@ class OrderTable(Table):
 
     def refuse_earlier(self) -> None:
         """Refuse an earlier release's table, whose orders would run again. Once for each engine."""
-        engine = self.engine
-        if engine in _without_earlier:
-            return
-        with typed_errors():
-            schema.refuse_earlier(engine)
-        _without_earlier.add(engine)
+        if (engine := self.engine) not in _without_earlier:
+            with typed_errors():
+                schema.refuse_earlier(engine)
+            _without_earlier.add(engine)
 
     @contextmanager
     def begin(self) -> Iterator[Sql]:
@@ -130,12 +127,10 @@ class Sql:
         try:
             return rows.send(driver, steps, commit=commit)
         except kind as error:
-            lost = self._dialect.is_disconnect(error, driver, None)
-            if lost:
+            if lost := self._dialect.is_disconnect(error, driver, None):
                 self._connection.invalidate(error)
-            text = steps[0][0]
             raise DBAPIError.instance(
-                text, (), error, kind, connection_invalidated=lost, dialect=self._dialect
+                steps[0][0], (), error, kind, connection_invalidated=lost, dialect=self._dialect
             ) from error
 
 
@@ -153,7 +148,7 @@ class Savepoints:
 
     Each session has its own savepoint. If the view pushes an app context, the savepoint of that
     context's session lies inside that of the view's session. So the end of one can undo what the
-    other has done. These rules keep them apart; ``check`` raises if something was undone anyway.
+    other has done. These rules keep them apart; ``finish`` raises if something was undone anyway.
 
     - A session that has only read undoes nothing: if others have changed something since, or have
       savepoints inside, its savepoint is released or stays. The session sees no difference.
@@ -163,19 +158,18 @@ class Savepoints:
       view's context, works in it: the statements of both could come in any sequence.
     """
 
-    def __init__(self, connection: sa.Connection) -> None:
+    def __init__(self, connection: sa.Connection, ahead: str = "") -> None:
         self._joined: dict[Session, int] = {}  #: with its thread; the one that worked last is last
         self._begun: list[Session] = []  #: those whose statements were executed
         self._lock = Lock()
-        self._connection = connection
+        self._connection, self._driver = connection, connection.connection.driver_connection
         self._open: list[Savepoint] = []
         self._changes: list[Session] = []  #: the session of each change
-        self._anew: list[Savepoint] = []  #: those to make again after this statement
-        self._fails = False  #: if the last statement failed, PostgreSQL takes only ROLLBACK
+        self._ahead, self._due = ahead, ""  #: what was executed, and what waits to be
         self._is_undone = False  #: a session has undone what another one has changed
         self.committed = False  #: a session has committed, which released its savepoint
-        sa.event.listen(connection, "before_cursor_execute", self._before, retval=True)
-        sa.event.listen(connection, "after_cursor_execute", self._after)
+        vars(connection)[_KEPT] = self
+        db_session.before_each(connection.dialect, _before)
 
     def join(self, session: Session) -> None:
         """Note that the next statement of this thread comes from this session."""
@@ -190,8 +184,9 @@ class Savepoints:
         since = next((each.since for each in self._open if each.session is session), 0)
         return session in self._changes[since:]
 
-    def check(self) -> None:
-        """Raise if a session has undone what another one has changed, or has not committed."""
+    def finish(self) -> str:
+        """Note no statement any more, and return the one that is due, or "". Raises if a session
+        has undone what another one has changed, or has not committed."""
         self._forget_ended()
         if any(map(self._has_changes, self._open)):
             raise ConfigurationError(
@@ -205,25 +200,31 @@ class Savepoints:
                 "as of an app context, had changed since: both are in one transaction. Commit the "
                 "changes of the view before it enters the app context; nothing was saved"
             )
+        del vars(self._connection)[_KEPT]
+        return self._due
 
     def _forget_ended(self) -> None:
-        """Close ended savepoints: SQLAlchemy would go back to one that ended before those inside
-        it, and fail."""
+        """Close ended ones: SQLAlchemy would go back to one that ended before those inside it."""
         while (nested := self._connection.get_nested_transaction()) and not nested.is_active:
             nested.close()
 
-    def _before(self, conn: Any, cursor: Any, sql: str, values: Any, *_: Any) -> tuple[str, Any]:
+    def execute(self, cursor: Any, sql: str) -> bool:
+        """Note a statement before it is executed. True: nobody else need execute it."""
         mark = _MARK.fullmatch(sql)
         with self._lock:
             session = self._last()
             if session and not (mark and mark[1]):
                 self._refuse_threads(session)
-            if mark is not None:
-                sql = self._follow(sql, *mark.groups())
-            elif session and db_session.changes(sql):
+            if mark is None and session and db_session.changes(sql):
                 self._changes.append(session)
-        self._fails = True  # until it has succeeded
-        return sql, values
+            said = [] if mark is None else self._follow(sql, *mark.groups())
+        due, ahead, self._due, self._ahead = self._due, self._ahead, "", ""
+        if said == [sql] and sql.startswith("RELEASE") and status_of(self._driver) == OPEN:
+            self._due = said.pop()
+        for each in (due, *said):
+            if each and each != ahead:
+                cursor.execute(each)
+        return mark is not None
 
     def _refuse_threads(self, session: Session) -> None:
         """Raise if a session of another thread works in the transaction. Else note this one."""
@@ -236,13 +237,6 @@ class Savepoints:
             )
         self._begun = [*others, session]
 
-    def _after(self, _: object, cursor: Any, *__: object) -> None:
-        self._fails = False
-        for point in self._anew:
-            cursor.execute(f"SAVEPOINT {point.name}")  # the older one ends with the order
-            point.since = len(self._changes)
-        self._anew = []
-
     def _last(self) -> Session | None:
         """The session of the next statement: the last to join of those that are still open. If none
         has joined on this thread, it works on a connection that another one has handed on."""
@@ -253,38 +247,45 @@ class Savepoints:
     def _has_changes(self, point: Savepoint) -> bool:
         return point.session in self._changes[point.since :]
 
-    def _follow(self, sql: str, verb: str, name: str) -> str:
-        """Note a statement about a savepoint. Returns the statement to execute."""
+    def _follow(self, sql: str, verb: str, name: str) -> list[str]:
+        """Note a statement about a savepoint. Returns those to execute."""
         if not verb:
             if session := self._last():
                 self._open.append(Savepoint(name, session, len(self._changes)))
-            return sql
+            return [sql]
         place = next((n for n, each in enumerate(self._open) if each.name == name), None)
         if place is None:  # the savepoint has ended with one around it
-            return f"SAVEPOINT {name}"
+            return [f"SAVEPOINT {name}"]
         point = self._open[place]
         inside = [each for each in self._open[place + 1 :] if each.session is not point.session]
         is_shared = any(each is not point.session for each in self._changes[point.since :])
-        undoes = verb != "RELEASE " and (self._fails or self._has_changes(point))
+        failed = status_of(self._driver) == IN_ERROR
+        undoes = verb != "RELEASE " and (failed or self._has_changes(point))
         self._open[place:] = [] if undoes else inside
         if undoes:
             self._is_undone = self._is_undone or is_shared
             del self._changes[point.since :]
-            return sql
-        if verb == "RELEASE ":
-            self._note_commit(point)
-        if inside:
-            return f"SAVEPOINT {name}"
-        return f"RELEASE SAVEPOINT {name}" if is_shared else sql
+            return [sql]
+        anew = self._note_commit(point) if verb == "RELEASE " else []
+        verb = "" if inside else "RELEASE " if is_shared else verb
+        return [f"{verb}SAVEPOINT {name}", *(f"SAVEPOINT {each.name}" for each in anew)]
 
-    def _note_commit(self, point: Savepoint) -> None:
-        """Have the savepoints around it made anew: its session has committed. Do nothing at the end
+    def _note_commit(self, point: Savepoint) -> list[Savepoint]:
+        """The savepoints around it that are made anew: its session has committed. None at the end
         of a ``begin_nested()``, which does not commit the session."""
         if any(each.session is point.session for each in self._open):
-            return
+            return []
         self.committed = True
         changed = [n for n, each in enumerate(self._open, 1) if self._has_changes(each)]
-        self._anew = self._open[max(changed, default=0) :]
+        anew = self._open[max(changed, default=0) :]
+        for each in anew:  # the older one of that name ends with the order
+            each.since = len(self._changes)
+        return anew
+
+
+def _before(cursor: Any, sql: str, *more: Any) -> bool:
+    points: Savepoints | None = vars(more[-1].root_connection).get(_KEPT)
+    return points is not None and points.execute(cursor, sql)
 
 
 @contextmanager

@@ -33,9 +33,11 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from lockkit.orders import Record
+    from lockkit.orders.psycopg import Step
     from lockkit_flask.orders.table import OrderTable
 
 _INSTALLED = "_lockkit_joins"
+AHEAD = "SAVEPOINT sa_savepoint_1"  # SQLAlchemy's first one: PostgreSQL gets it with BEGIN
 REDIRECTS = (HTTPStatus.FOUND, HTTPStatus.SEE_OTHER)
 
 
@@ -64,8 +66,10 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
             try:
                 self.connection.begin()
                 _refuse_autocommit(self.connection)
-                self._insert(Sql(self.connection), self.orders.running(self.order))
-                self.savepoints = Savepoints(self.connection)
+                ahead = AHEAD if self.engine.dialect.name == "postgresql" else ""
+                database = _Within(self.connection, last=ahead)
+                self._insert(database, self.orders.running(self.order))
+                self.savepoints = Savepoints(self.connection, ahead)
             except BaseException:  # also if interrupted: its connection is in a transaction
                 self._discard()
                 raise
@@ -193,8 +197,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
         try:
             self.check_leases()
             db_session.roll_back()
-            self.savepoints.check()
-            self._write(Sql(self.connection), record)
+            self._write(_Within(self.connection, first=self.savepoints.finish()), record)
             self.active = False
             self.connection.commit()
             self._session_before = None
@@ -207,6 +210,17 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
             note(error)
             return self.visit.refuse(refusal)
         return response
+
+
+class _Within(Sql):
+    """Runs one statement more, before or after the others."""
+
+    def __init__(self, connection: sa.Connection, *, first: str = "", last: str = "") -> None:
+        super().__init__(connection)
+        self._first, self._last = ([(sql, ())] if sql else [] for sql in (first, last))
+
+    def run(self, *steps: Step, commit: bool = False) -> Any:
+        return super().run(*self._first, *steps, *self._last, commit=commit)
 
 
 def _refuse_autocommit(connection: sa.Connection) -> None:
