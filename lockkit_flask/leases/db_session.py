@@ -6,15 +6,14 @@ ended before a lock is asked for. If it has written, lockkit must not end it: th
 
 lockkit asks PostgreSQL or SQLite whether the transaction has written; without a lock none of this
 runs. Other databases do not tell: there the texts of statements are kept, and read only if needed.
-Inside an order every database would say that it has written, because of the order's record: there
-the text of each statement is read.
+Inside an order every database would say yes, because of the record: there each text is read.
 """
 
 from __future__ import annotations
 
 import re
 from contextvars import ContextVar
-from itertools import chain
+from itertools import chain, takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -50,8 +49,8 @@ _SAID: MutableMapping[RootTransaction, dict[str, int]] = WeakKeyDictionary()
 """The noted statements of a transaction, each once, with the length so far."""
 
 _MOST_SAID = 10_000_000  # characters
-_CHANGED = "has changes or locked rows that are not committed"
-_LOCKED = "has locked rows"
+_WAYS = ("do_execute", "do_executemany", "do_execute_no_params")
+_HEARERS: set[Callable[..., Any]] = set()  # our listeners: none keeps statements from another
 _START = r"(?>[\s(]|--[^\n]*\n|/\*(?!!)(?s:.*?)\*/)*+"  # MySQL executes /*!…*/
 _PLAN = r"explain\b(?!(?s:.*)\banaly[sz]e\b)"  # ANALYZE executes it
 _HARMLESS = r"(select|with|show|set(?!\s+statement)|pragma|values|savepoint|release|rollback)\b"
@@ -61,6 +60,8 @@ _VERBS = "insert|update|delete|merge|exec|execute"  # SQL Server: SET NOCOUNT ON
 _CHANGES = re.compile(rf"(?i){_START}(with|set)\b(?s:.*)\b({_VERBS})\b")
 _TEXTS = re.compile(r"""'[^']*'|"[^"]*"|--[^\n]*|/\*(?!!)(?s:.*?)\*/""")
 _INTO = re.compile(r"(?i)\binto\b")
+_CHANGED = "has changes or locked rows that are not committed"
+_LOCKED = "has locked rows"
 _LOCKS = re.compile(r"(?i)\bfor\s+(no\s+key\s+)?(update|(key\s+)?share)\b|\bshare\s+mode\b")
 
 
@@ -84,27 +85,31 @@ def watch_contexts(app: Flask) -> None:
         db = database_of(sender)
         if db is None:
             return
-        engines = db.engines.values()
-        for engine in engines:
+        for engine in (engines := db.engines.values()):
             if not _tells(engine):
-                before_each(engine.dialect, _note_statement)
+                hears_each(engine.dialect, _note_statement)
         if not any(engine.dialect.name == "sqlite" and _tells(engine) for engine in engines):
             appcontext_pushed.disconnect(watch, sender)
 
     appcontext_pushed.connect(watch, app, weak=False)
 
 
-def before_each(dialect: Any, listener: Callable[..., Any]) -> None:
+def hears_each(dialect: Any, listener: Callable[..., Any]) -> bool:
     """Have a listener called before each statement of an engine, once however often this is called.
+    False: one of the app's comes first, may execute statements, and keeps them from this one.
 
     The dialect calls it. An engine's or a connection's listener would cost each statement twice as
     much, because SQLAlchemy would look for listeners of every kind.
     """
     from sqlalchemy import event
 
-    if listener not in dialect.dispatch.do_execute:
-        for way in ("do_execute", "do_executemany", "do_execute_no_params"):
-            event.listen(dialect, way, listener, insert=True)
+    _HEARERS.add(listener)
+    for way in _WAYS:
+        if listener not in getattr(dialect.dispatch, way):
+            event.listen(dialect, way, listener)
+    heard = (getattr(dialect.dispatch, way) for way in _WAYS)
+    earlier = (takewhile(lambda each: each is not listener, listeners) for listeners in heard)
+    return _HEARERS.issuperset(chain(*earlier))
 
 
 def current_session() -> Session | None:
@@ -183,8 +188,9 @@ def is_to_stay(session: Session) -> str:
         return "is inside begin()"
     if (keeper := session.info.get(KEEPER)) and keeper.is_open() and keeper.has_leases():
         return "keeps a lock until its COMMIT"
-    noted = (_said(each) for each, begun, *_ in reached(session) if not _is_savepoint(begun))
-    return _LOCKED if any(map(_LOCKS.search, chain(*noted))) else ""
+    own = (each for each, begun, *_ in reached(session) if not _is_savepoint(begun))
+    kept = chain(*filter(None, map(_said, own)))
+    return _LOCKED if any(map(_LOCKS.search, kept)) else ""
 
 
 def reached(session: Session) -> set[tuple[Connection, Any, bool, bool]]:
@@ -225,9 +231,8 @@ def _has_written(session: Session, connection: Connection, begun: object) -> boo
     if _is_savepoint(begun) or not connection.in_transaction():
         return False
     if not _tells(connection.engine):
-        heard: Any = connection.dialect.dispatch
-        is_noted = _note_statement in heard.do_execute
-        return not is_noted or any(map(changes, _said(connection)))
+        kept = _said(connection)
+        return kept is None or any(map(changes, kept))
     try:
         if connection.dialect.name == "postgresql":
             return bool(connection.exec_driver_sql(WRITES).scalar())
@@ -266,10 +271,12 @@ def changes(sql: str) -> bool:
     return "into" in sql.lower() and _INTO.search(sql) is not None  # a search alone is slow
 
 
-def _said(connection: Connection) -> Iterable[str]:
-    """The noted statements of its transaction."""
+def _said(connection: Connection) -> Iterable[str] | None:
+    """The noted statements of its transaction. None: it began before they were, or not all are."""
+    if not hears_each(connection.dialect, _note_statement):
+        return None
     transaction = connection.get_transaction()
-    return () if transaction is None else _SAID.get(transaction, ())
+    return None if transaction is None else _SAID.get(transaction)
 
 
 def _note_statement(_cursor: object, sql: str, *more: Any) -> None:
@@ -277,10 +284,9 @@ def _note_statement(_cursor: object, sql: str, *more: Any) -> None:
     transaction = more[-1].root_connection.get_transaction()
     said = {} if transaction is None else _SAID.setdefault(transaction, {})  # None: in its BEGIN
     if sql not in said:
-        said[sql] = len(sql) + next(reversed(said.values()), 0)
-        if said[sql] > _MOST_SAID:
-            said.clear()
-            said[""] = _MOST_SAID
+        said[sql] = so_far = len(sql) + next(reversed(said.values()), 0)
+        if so_far > _MOST_SAID and transaction is not None:
+            _SAID[transaction] = {"": _MOST_SAID}
 
 
 def _before_commit(session: Session) -> None:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 _without_earlier: WeakSet[sa.Engine] = WeakSet()
-
 _MARK = re.compile(r"(RELEASE |ROLLBACK TO |)SAVEPOINT (sa_savepoint_\d+)")
 _KEPT = "_lockkit_savepoints"  # attribute of a connection: its Savepoints
+_UNHEARD = "orders do not hear what your listener of do_execute executes: use before_cursor_execute"
 
 LISTENED = ("begin", "before_cursor_execute", "after_cursor_execute", "commit")
 """Listeners may choose a tenant's schema, or refuse a COMMIT."""
@@ -110,7 +110,7 @@ class Sql:
         self.vendor = self._dialect.name
 
     def run(self, *steps: Step, commit: bool = False) -> Any:
-        """Run statements. Bypass SQLAlchemy if it would only pass them on and nobody listens."""
+        """Run db_session. Bypass SQLAlchemy if it would only pass them on and nobody listens."""
         heard: Any = self._connection.engine.dispatch
         if not any(getattr(heard, event) for event in LISTENED):
             driver: Any = self._connection.connection.driver_connection
@@ -169,7 +169,8 @@ class Savepoints:
         self._is_undone = False  #: a session has undone what another one has changed
         self.committed = False  #: a session has committed, which released its savepoint
         vars(connection)[_KEPT] = self
-        db_session.before_each(connection.dialect, _before)
+        if not db_session.hears_each(connection.dialect, _before):
+            raise ConfigurationError(_UNHEARD)
 
     def join(self, session: Session) -> None:
         """Note that the next statement of this thread comes from this session."""

@@ -485,10 +485,58 @@ def test_a_transaction_that_somebody_has_begun_may_have_changed_something(contex
     refused("has changes")
 
 
-@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_an_engine_outside_of_the_extension_may_have_changed_something(
-    context: Flask,
+@pytest.fixture
+def executes() -> Iterator[None]:
+    """The app executes each statement itself, as to try it again after a lost connection. What
+    comes after its listener hears nothing."""
+
+    def execute(cursor: Any, sql: str, values: Any, _: object) -> bool:
+        cursor.execute(sql, values)
+        return True
+
+    sa.event.listen(sa.Engine, "do_execute", execute)
+    yield
+    sa.event.remove(sa.Engine, "do_execute", execute)
+
+
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+def test_what_the_app_executes_itself_may_have_changed_something(
+    context: Flask, executes: None
 ) -> None:
+    db.session.get(User, 1)
+    refused("has changes")
+
+
+@pytest.mark.parametrize("database", ["sqlite", "mariadb"], indirect=True)
+def test_an_order_that_would_not_hear_what_the_app_executes_is_an_error(
+    make_shop: MakeApp, executes: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop = make_shop(LOCKKIT_ORDERS={"ORDER_ID": ["header:X-Order-ID"], "PATHS": ["^/order$"]})
+    shop.add_url_rule("/order", view_func=lambda: "sold", methods=["POST"])
+    headers = {"X-User": "alice", "X-Order-ID": "A-1"}
+    assert shop.test_client().post("/order", headers=headers).status_code == 500
+    assert "your listener of do_execute" in caplog.text
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_transaction_that_is_older_than_the_notes_may_have_changed_something(
+    make_shop: MakeApp,
+) -> None:
+    shop = make_shop()
+    with shop.app_context():
+        db.session.get(User, 1)
+        sa.event.listen(db.engine, "begin", lambda connection: None)
+        with shop.app_context():
+            pass
+        refused("has changes")
+        db.session.rollback()
+        db.session.get(User, 1)
+        with locks["default"].lock("stock:42"):
+            assert not db.session().in_transaction()
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_an_engine_outside_of_the_extension_may_have_changed_something(context: Flask) -> None:
     other = sa.create_engine("sqlite://")
     sa.event.listen(other, "begin", lambda connection: None)
     db.session.connection(bind_arguments={"bind": other}).execute(sa.text("SELECT 1"))
