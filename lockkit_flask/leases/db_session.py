@@ -4,9 +4,8 @@ A snapshot taken before the grant shows what was there before the last holder's 
 acts on it oversells. So the transaction that an earlier hook opened (Flask-Login reads the user) is
 ended before a lock is asked for. If it has written, lockkit must not end it: that is an error.
 
-lockkit asks PostgreSQL or SQLite whether the transaction has written; without a lock none of this
-runs. Other databases do not tell: there the texts of statements are kept, and read only if needed.
-Inside an order every database would say yes, because of the record: there each text is read.
+lockkit asks PostgreSQL and SQLite whether it has written. Others do not tell: there the texts of
+statements are kept, and read only if needed. In an order each is read, as all would say yes.
 """
 
 from __future__ import annotations

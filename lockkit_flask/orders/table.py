@@ -110,7 +110,7 @@ class Sql:
         self.vendor = self._dialect.name
 
     def run(self, *steps: Step, commit: bool = False) -> Any:
-        """Run db_session. Bypass SQLAlchemy if it would only pass them on and nobody listens."""
+        """Run statements. Bypass SQLAlchemy if it would only pass them on and nobody listens."""
         heard: Any = self._connection.engine.dispatch
         if not any(getattr(heard, event) for event in LISTENED):
             driver: Any = self._connection.connection.driver_connection
@@ -161,9 +161,8 @@ class Savepoints:
     def __init__(self, connection: sa.Connection, ahead: str = "") -> None:
         self._joined: dict[Session, int] = {}  #: with its thread; the one that worked last is last
         self._begun: list[Session] = []  #: those whose statements were executed
-        self._lock = Lock()
+        self._lock, self._open = Lock(), list[Savepoint]()
         self._connection, self._driver = connection, connection.connection.driver_connection
-        self._open: list[Savepoint] = []
         self._changes: list[Session] = []  #: the session of each change
         self._ahead, self._due = ahead, ""  #: what was executed, and what waits to be
         self._is_undone = False  #: a session has undone what another one has changed
