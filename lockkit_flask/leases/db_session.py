@@ -12,21 +12,21 @@ from __future__ import annotations
 
 import re
 from contextvars import ContextVar
-from itertools import chain, takewhile
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakKeyDictionary
 
 from flask import appcontext_pushed, current_app, has_app_context
 
 from lockkit.leases.until import WRITES
 from lockkit.model.errors import OpenTransaction
+from lockkit_flask.leases.notes import note, noted_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, MutableMapping
+    from collections.abc import Iterable
 
     from flask import Flask
     from flask_sqlalchemy import SQLAlchemy
-    from sqlalchemy import Connection, Engine, RootTransaction
+    from sqlalchemy import Connection, Engine
     from sqlalchemy.orm import Session, SessionTransaction
 
     from lockkit.leases.until import Transaction
@@ -41,15 +41,13 @@ Not in ``g``: code that pushes an app context of its own while the view runs, su
 of Celery, has another ``g`` and another session, but belongs to the order as well.
 """
 
+SAVEPOINTS = "_lockkit_savepoints"
+"""Attribute of a connection in whose transaction an order runs: the savepoints of its sessions."""
+
 KEEPER = "lockkit.keeper"
 """Key of a session's ``info``: the leases that the end of its transaction gives back."""
 
-_SAID: MutableMapping[RootTransaction, dict[str, int]] = WeakKeyDictionary()
-"""The noted statements of a transaction, each once, with the length so far."""
-
-_MOST_SAID = 10_000_000  # characters
 _WAYS = ("do_execute", "do_executemany", "do_execute_no_params")
-_HEARERS: set[Callable[..., Any]] = set()  # our listeners: none keeps statements from another
 _START = r"(?>[\s(]|--[^\n]*\n|/\*(?!!)(?s:.*?)\*/)*+"  # MySQL executes /*!…*/
 _PLAN = r"explain\b(?!(?s:.*)\banaly[sz]e\b)"  # ANALYZE executes it
 _HARMLESS = r"(select|with|show|set(?!\s+statement)|pragma|values|savepoint|release|rollback)\b"
@@ -86,29 +84,27 @@ def watch_contexts(app: Flask) -> None:
             return
         for engine in (engines := db.engines.values()):
             if not _tells(engine):
-                hears_each(engine.dialect, _note_statement)
+                listen_to(engine.dialect)
         if not any(engine.dialect.name == "sqlite" and _tells(engine) for engine in engines):
             appcontext_pushed.disconnect(watch, sender)
 
     appcontext_pushed.connect(watch, app, weak=False)
 
 
-def hears_each(dialect: Any, listener: Callable[..., Any]) -> bool:
-    """Have a listener called before each statement of an engine, once however often this is called.
-    False: one of the app's comes first, may execute statements, and keeps them from this one.
-
-    The dialect calls it. An engine's or a connection's listener would cost each statement twice as
-    much, because SQLAlchemy would look for listeners of every kind.
-    """
+def listen_to(dialect: Any) -> None:
+    """Hear each statement of an engine from now on. The dialect calls: an engine's listener would
+    cost twice as much, because SQLAlchemy would look for listeners of every kind."""
     from sqlalchemy import event
 
-    _HEARERS.add(listener)
     for way in _WAYS:
-        if listener not in getattr(dialect.dispatch, way):
-            event.listen(dialect, way, listener)
-    heard = (getattr(dialect.dispatch, way) for way in _WAYS)
-    earlier = (takewhile(lambda each: each is not listener, listeners) for listeners in heard)
-    return _HEARERS.issuperset(chain(*earlier))
+        if _hear not in getattr(dialect.dispatch, way):
+            event.listen(dialect, way, _hear)
+
+
+def is_heard(dialect: Any) -> bool:
+    """Whether we hear each statement. False: not yet; or a listener of the app comes first, which
+    may execute statements, and SQLAlchemy then calls no other one."""
+    return all(next(iter(getattr(dialect.dispatch, way)), None) is _hear for way in _WAYS)
 
 
 def current_session() -> Session | None:
@@ -187,9 +183,12 @@ def is_to_stay(session: Session) -> str:
         return "is inside begin()"
     if (keeper := session.info.get(KEEPER)) and keeper.is_open() and keeper.has_leases():
         return "keeps a lock until its COMMIT"
-    own = (each for each, begun, *_ in reached(session) if not _is_savepoint(begun))
-    kept = chain(*filter(None, map(_said, own)))
-    return _LOCKED if any(map(_LOCKS.search, kept)) else ""
+    noted = (
+        _said(each) or ()
+        for each, begun, *_ in reached(session)
+        if not (_is_savepoint(begun) or _tells(each.engine))
+    )
+    return _LOCKED if any(map(_LOCKS.search, chain(*noted))) else ""
 
 
 def reached(session: Session) -> set[tuple[Connection, Any, bool, bool]]:
@@ -271,21 +270,20 @@ def changes(sql: str) -> bool:
 
 
 def _said(connection: Connection) -> Iterable[str] | None:
-    """The noted statements of its transaction. None: it began before they were, or not all are."""
-    if not hears_each(connection.dialect, _note_statement):
+    """The noted statements of its transaction. None: they are not heard."""
+    if not is_heard(connection.dialect):
         return None
-    transaction = connection.get_transaction()
-    return None if transaction is None else _SAID.get(transaction)
+    return noted_in(connection.get_transaction())
 
 
-def _note_statement(_cursor: object, sql: str, *more: Any) -> None:
-    """Keep a text. If all are too long, keep "" alone: it counts as a change."""
-    transaction = more[-1].root_connection.get_transaction()
-    said = {} if transaction is None else _SAID.setdefault(transaction, {})  # None: in its BEGIN
-    if sql not in said:
-        said[sql] = so_far = len(sql) + next(reversed(said.values()), 0)
-        if so_far > _MOST_SAID and transaction is not None:
-            _SAID[transaction] = {"": _MOST_SAID}
+def _hear(cursor: Any, sql: str, *more: Any) -> bool:
+    """Called before a statement is executed. True: it was executed here."""
+    connection = more[-1].root_connection
+    if savepoints := vars(connection).get(SAVEPOINTS):
+        return bool(savepoints.execute(cursor, sql))
+    if not _tells(connection.engine):
+        note(connection.get_transaction(), sql)
+    return False
 
 
 def _before_commit(session: Session) -> None:

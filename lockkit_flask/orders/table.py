@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _without_earlier: WeakSet[sa.Engine] = WeakSet()
 _MARK = re.compile(r"(RELEASE |ROLLBACK TO |)SAVEPOINT (sa_savepoint_\d+)")
-_KEPT = "_lockkit_savepoints"  # attribute of a connection: its Savepoints
 _UNHEARD = "orders do not hear what your listener of do_execute executes: use before_cursor_execute"
 
 LISTENED = ("begin", "before_cursor_execute", "after_cursor_execute", "commit")
@@ -162,13 +161,15 @@ class Savepoints:
         self._joined: dict[Session, int] = {}  #: with its thread; the one that worked last is last
         self._begun: list[Session] = []  #: those whose statements were executed
         self._lock, self._open = Lock(), list[Savepoint]()
-        self._connection, self._driver = connection, connection.connection.driver_connection
+        self._connection = connection
+        self._driver: Any = connection.connection.driver_connection
         self._changes: list[Session] = []  #: the session of each change
-        self._ahead, self._due = ahead, ""  #: what was executed, and what waits to be
+        self._ahead, self._due = ahead, ""  #: executed before the first statement; waits to be
         self._is_undone = False  #: a session has undone what another one has changed
         self.committed = False  #: a session has committed, which released its savepoint
-        vars(connection)[_KEPT] = self
-        if not db_session.hears_each(connection.dialect, _before):
+        vars(connection)[db_session.SAVEPOINTS] = self
+        db_session.listen_to(connection.dialect)
+        if not db_session.is_heard(connection.dialect):
             raise ConfigurationError(_UNHEARD)
 
     def join(self, session: Session) -> None:
@@ -200,7 +201,7 @@ class Savepoints:
                 "as of an app context, had changed since: both are in one transaction. Commit the "
                 "changes of the view before it enters the app context; nothing was saved"
             )
-        del vars(self._connection)[_KEPT]
+        del vars(self._connection)[db_session.SAVEPOINTS]
         return self._due
 
     def _forget_ended(self) -> None:
@@ -219,10 +220,13 @@ class Savepoints:
                 self._changes.append(session)
             said = [] if mark is None else self._follow(sql, *mark.groups())
         due, ahead, self._due, self._ahead = self._due, self._ahead, "", ""
-        if said == [sql] and sql.startswith("RELEASE") and status_of(self._driver) == OPEN:
+        if due:  # this cursor may be a server's, which executes nothing but a query
+            self._driver.cursor().execute(due)
+        is_last = said == [sql] and sql.startswith("RELEASE") and not self._open
+        if is_last and status_of(self._driver) == OPEN:
             self._due = said.pop()
-        for each in (due, *said):
-            if each and each != ahead:
+        for each in said:
+            if each != ahead:
                 cursor.execute(each)
         return mark is not None
 
@@ -281,11 +285,6 @@ class Savepoints:
         for each in anew:  # the older one of that name ends with the order
             each.since = len(self._changes)
         return anew
-
-
-def _before(cursor: Any, sql: str, *more: Any) -> bool:
-    points: Savepoints | None = vars(more[-1].root_connection).get(_KEPT)
-    return points is not None and points.execute(cursor, sql)
 
 
 @contextmanager

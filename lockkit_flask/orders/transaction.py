@@ -213,7 +213,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
 
 
 class _Within(Sql):
-    """Runs one statement more, before or after the others."""
+    """Runs one statement more in each ``run``, before or after the others."""
 
     def __init__(self, connection: sa.Connection, *, first: str = "", last: str = "") -> None:
         super().__init__(connection)

@@ -518,29 +518,20 @@ def test_an_order_that_would_not_hear_what_the_app_executes_is_an_error(
     assert "your listener of do_execute" in caplog.text
 
 
-@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_a_transaction_that_is_older_than_the_notes_may_have_changed_something(
-    make_shop: MakeApp,
-) -> None:
-    shop = make_shop()
-    with shop.app_context():
-        db.session.get(User, 1)
-        sa.event.listen(db.engine, "begin", lambda connection: None)
-        with shop.app_context():
-            pass
-        refused("has changes")
-        db.session.rollback()
-        db.session.get(User, 1)
-        with locks["default"].lock("stock:42"):
-            assert not db.session().in_transaction()
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+def test_a_transaction_in_which_nothing_was_said_has_changed_nothing(context: Flask) -> None:
+    db.session.connection(execution_options={"isolation_level": "READ COMMITTED"})
+    with locks["default"].lock("stock:42"):
+        assert not db.session().in_transaction()
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_an_engine_outside_of_the_extension_may_have_changed_something(context: Flask) -> None:
     other = sa.create_engine("sqlite://")
     sa.event.listen(other, "begin", lambda connection: None)
-    db.session.connection(bind_arguments={"bind": other}).execute(sa.text("SELECT 1"))
-    refused("has changes")
+    for _ in range(2):  # to ask is no reason to listen from then on
+        db.session.connection(bind_arguments={"bind": other}).execute(sa.text("SELECT 1"))
+        refused("has changes")
     other.dispose()
 
 

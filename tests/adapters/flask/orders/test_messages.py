@@ -153,3 +153,51 @@ def test_a_view_that_reads_and_never_commits_is_an_order(shop: Flask) -> None:
     assert begin.startswith("BEGIN;INSERT INTO lockkit_order")
     assert end.endswith(";COMMIT")
     assert "Idempotent-Replayed" in post(shop, "/order/reads").headers
+
+
+def test_an_inner_savepoint_may_be_followed_by_a_cursor_of_the_server(shop: Flask) -> None:
+    def streams() -> tuple[str, int]:
+        with db.session.begin_nested():
+            put("bought")
+        found = db.session.scalars(sa.select(Order.name).execution_options(yield_per=9)).all()
+        db.session.commit()
+        return str(found), 201
+
+    add(shop, streams)
+    assert post(shop, "/order/streams").text == "['bought']"
+    assert names(shop) == ["bought"]
+
+
+def test_an_inner_savepoint_may_be_followed_by_an_error_that_is_rolled_back(shop: Flask) -> None:
+    """An error of the driver itself, of which the session does not know."""
+
+    def fails() -> tuple[str, int]:
+        with db.session.begin_nested():
+            put("lost")
+        cursor = db.session.connection().connection.cursor()
+        with pytest.raises(Exception, match="division by zero"):
+            cursor.execute("SELECT 1 / 0")
+        db.session.rollback()
+        put("bought")
+        db.session.commit()
+        return "sold", 201
+
+    add(shop, fails)
+    assert post(shop, "/order/fails").status_code == 201
+    assert names(shop) == ["bought"]
+
+
+def test_what_streams_while_a_release_waits(shop: Flask) -> None:
+    """On a connection that the view has kept over its commit."""
+
+    def keeps() -> tuple[str, int]:
+        connection = db.session.connection()
+        put("bought")
+        db.session.commit()
+        streamed = connection.execution_options(stream_results=True)
+        found = streamed.execute(sa.text("SELECT 7")).scalars().all()
+        return str(found), 201
+
+    add(shop, keeps)
+    answer = post(shop, "/order/keeps")
+    assert (answer.status_code, names(shop)) == (201, ["bought"])
