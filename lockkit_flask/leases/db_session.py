@@ -76,7 +76,7 @@ def database_of(app: Flask) -> SQLAlchemy | None:
 
 def watch_contexts(app: Flask) -> None:
     """Note statements if a database does not tell. Find that out in app contexts: Flask-SQLAlchemy
-    may be set up after lockkit, and a ``begin`` listener for SQLite in the first context."""
+    may be set up after lockkit, a ``begin`` listener of SQLite in a context, an engine replaced."""
 
     def watch(sender: Flask, **_: object) -> None:
         db = database_of(sender)
@@ -85,7 +85,7 @@ def watch_contexts(app: Flask) -> None:
         for engine in (engines := db.engines.values()):
             if not _tells(engine):
                 listen_to(engine.dialect)
-        if not any(engine.dialect.name == "sqlite" and _tells(engine) for engine in engines):
+        if all(engine.dialect.name == "postgresql" for engine in engines):
             appcontext_pushed.disconnect(watch, sender)
 
     appcontext_pushed.connect(watch, app, weak=False)
@@ -279,8 +279,8 @@ def _said(connection: Connection) -> Iterable[str] | None:
 def _hear(cursor: Any, sql: str, *more: Any) -> bool:
     """Called before a statement is executed. True: it was executed here."""
     connection = more[-1].root_connection
-    if savepoints := vars(connection).get(SAVEPOINTS):
-        return bool(savepoints.execute(cursor, sql))
+    if savepoints := vars(connection).get(SAVEPOINTS):  # a listener may have added a comment:
+        return bool(savepoints.execute(cursor, sql, getattr(more[-1], "statement", sql)))
     if not _tells(connection.engine):
         note(connection.get_transaction(), sql)
     return False

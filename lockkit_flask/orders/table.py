@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 _without_earlier: WeakSet[sa.Engine] = WeakSet()
+FIRST = "SAVEPOINT sa_savepoint_1"  # that of the view's session: SQLAlchemy numbers them
 _MARK = re.compile(r"(RELEASE |ROLLBACK TO |)SAVEPOINT (sa_savepoint_\d+)")
 _UNHEARD = "orders do not hear what your listener of do_execute executes: use before_cursor_execute"
 
@@ -39,8 +40,7 @@ class OrderTable(Table):
     """The records in one database of the current app, by its bind key.
 
     The engine is asked for at each use, because tests replace engines. Raises BackendUnavailable,
-    and ConfigurationError for an unknown bind key, or if the table was never made, or if there is
-    one of an earlier release.
+    and ConfigurationError for an unknown bind key, no table, or one of an earlier release.
     """
 
     MISSING = (
@@ -67,7 +67,7 @@ class OrderTable(Table):
         )
 
     def of(self, using: str) -> OrderTable:
-        """The records in another database; this table, if it is that one's."""
+        """The records in this database."""
         return self if using == self.using else OrderTable(self.db, using)
 
     def create(self) -> None:
@@ -108,13 +108,16 @@ class Sql:
         self._dialect = connection.dialect
         self.vendor = self._dialect.name
 
+    @property
+    def is_direct(self) -> bool:
+        heard: Any = self._connection.engine.dispatch
+        driver = self._connection.connection.driver_connection
+        return not any(getattr(heard, event) for event in LISTENED) and is_plain(driver)
+
     def run(self, *steps: Step, commit: bool = False) -> Any:
         """Run statements. Bypass SQLAlchemy if it would only pass them on and nobody listens."""
-        heard: Any = self._connection.engine.dispatch
-        if not any(getattr(heard, event) for event in LISTENED):
-            driver: Any = self._connection.connection.driver_connection
-            if is_plain(driver):
-                return self._run_on(driver, steps, commit=commit)
+        if self.is_direct:
+            return self._run_on(self._connection.connection.driver_connection, steps, commit=commit)
         result: Any = None
         for sql, parameters in steps:
             said = sql.replace("%s", "?") if self._dialect.paramstyle == "qmark" else sql
@@ -147,7 +150,7 @@ class Savepoints:
 
     Each session has its own savepoint. If the view pushes an app context, the savepoint of that
     context's session lies inside that of the view's session. So the end of one can undo what the
-    other has done. These rules keep them apart; ``finish`` raises if something was undone anyway.
+    other has done. These rules keep them apart; ``check`` raises if something was undone anyway.
 
     - A session that has only read undoes nothing: if others have changed something since, or have
       savepoints inside, its savepoint is released or stays. The session sees no difference.
@@ -164,7 +167,7 @@ class Savepoints:
         self._connection = connection
         self._driver: Any = connection.connection.driver_connection
         self._changes: list[Session] = []  #: the session of each change
-        self._ahead, self._due = ahead, ""  #: executed before the first statement; waits to be
+        self._ahead = ahead  #: executed before the first statement
         self._is_undone = False  #: a session has undone what another one has changed
         self.committed = False  #: a session has committed, which released its savepoint
         vars(connection)[db_session.SAVEPOINTS] = self
@@ -185,9 +188,8 @@ class Savepoints:
         since = next((each.since for each in self._open if each.session is session), 0)
         return session in self._changes[since:]
 
-    def finish(self) -> str:
-        """Note no statement any more, and return the one that is due, or "". Raises if a session
-        has undone what another one has changed, or has not committed."""
+    def check(self) -> None:
+        """Raise if a session has undone what another one has changed, or has not committed."""
         self._forget_ended()
         if any(map(self._has_changes, self._open)):
             raise ConfigurationError(
@@ -201,33 +203,29 @@ class Savepoints:
                 "as of an app context, had changed since: both are in one transaction. Commit the "
                 "changes of the view before it enters the app context; nothing was saved"
             )
-        del vars(self._connection)[db_session.SAVEPOINTS]
-        return self._due
 
     def _forget_ended(self) -> None:
         """Close ended ones: SQLAlchemy would go back to one that ended before those inside it."""
         while (nested := self._connection.get_nested_transaction()) and not nested.is_active:
             nested.close()
 
-    def execute(self, cursor: Any, sql: str) -> bool:
-        """Note a statement before it is executed. True: nobody else need execute it."""
-        mark = _MARK.fullmatch(sql)
+    def execute(self, cursor: Any, sql: str, as_made: str) -> bool:
+        """Note a statement before it is executed. ``as_made``: before listeners of the app changed
+        it. True: nobody else need execute it."""
+        mark = _MARK.fullmatch(as_made or "")
         with self._lock:
             session = self._last()
             if session and not (mark and mark[1]):
                 self._refuse_threads(session)
             if mark is None and session and db_session.changes(sql):
                 self._changes.append(session)
-            said = [] if mark is None else self._follow(sql, *mark.groups())
-        due, ahead, self._due, self._ahead = self._due, self._ahead, "", ""
-        if due:  # this cursor may be a server's, which executes nothing but a query
-            self._driver.cursor().execute(due)
-        is_last = said == [sql] and sql.startswith("RELEASE") and not self._open
-        if is_last and status_of(self._driver) == OPEN:
-            self._due = said.pop()
+            said = [] if mark is None else self._follow(as_made, *mark.groups())
+        ahead, self._ahead = self._ahead, ""
+        is_last = said == [f"RELEASE {FIRST}"] and not self._open
+        if said == [ahead] or (is_last and status_of(self._driver) == OPEN):
+            return True  # it came with the record; COMMIT releases it
         for each in said:
-            if each != ahead:
-                cursor.execute(each)
+            cursor.execute(each)
         return mark is not None
 
     def _refuse_threads(self, session: Session) -> None:

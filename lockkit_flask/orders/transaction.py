@@ -24,7 +24,7 @@ from lockkit.orders.failures import note, unsaved
 from lockkit.orders.record import refuses
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.orders.open_order import OpenOrder
-from lockkit_flask.orders.table import Savepoints, Sql, typed_errors
+from lockkit_flask.orders.table import FIRST, Savepoints, Sql, typed_errors
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from lockkit_flask.orders.table import OrderTable
 
 _INSTALLED = "_lockkit_joins"
-AHEAD = "SAVEPOINT sa_savepoint_1"  # SQLAlchemy's first one: PostgreSQL gets it with BEGIN
 REDIRECTS = (HTTPStatus.FOUND, HTTPStatus.SEE_OTHER)
 
 
@@ -66,10 +65,9 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
             try:
                 self.connection.begin()
                 _refuse_autocommit(self.connection)
-                ahead = AHEAD if self.engine.dialect.name == "postgresql" else ""
-                database = _Within(self.connection, last=ahead)
+                database = _Begins(self.connection)
                 self._insert(database, self.orders.running(self.order))
-                self.savepoints = Savepoints(self.connection, ahead)
+                self.savepoints = Savepoints(self.connection, database.ahead)
             except BaseException:  # also if interrupted: its connection is in a transaction
                 self._discard()
                 raise
@@ -163,6 +161,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
     def _discard(self) -> None:
         self.active, connection, self.connection = False, self.connection, None
         if connection is not None:
+            vars(connection).pop(db_session.SAVEPOINTS, None)
             if not connection.in_transaction():  # else a COMMIT that failed stays open in the pool
                 connection.rollback()
             connection.close()
@@ -197,7 +196,8 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
         try:
             self.check_leases()
             db_session.roll_back()
-            self._write(_Within(self.connection, first=self.savepoints.finish()), record)
+            self.savepoints.check()
+            self._write(Sql(self.connection), record)
             self.active = False
             self.connection.commit()
             self._session_before = None
@@ -212,15 +212,16 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
         return response
 
 
-class _Within(Sql):
-    """Runs one statement more in each ``run``, before or after the others."""
+class _Begins(Sql):
+    """Has the record bring the first SAVEPOINT along, if both can be one message."""
 
-    def __init__(self, connection: sa.Connection, *, first: str = "", last: str = "") -> None:
+    def __init__(self, connection: sa.Connection) -> None:
         super().__init__(connection)
-        self._first, self._last = ([(sql, ())] if sql else [] for sql in (first, last))
+        self.ahead = FIRST if self.is_direct else ""
 
     def run(self, *steps: Step, commit: bool = False) -> Any:
-        return super().run(*self._first, *steps, *self._last, commit=commit)
+        ahead = [(self.ahead, ())] if self.ahead else ()
+        return super().run(*steps, *ahead, commit=commit)
 
 
 def _refuse_autocommit(connection: sa.Connection) -> None:
