@@ -132,6 +132,7 @@ def test_a_view_that_ends_the_transaction_itself_is_told_when_it_commits(shop: F
 
     def ends_it() -> tuple[str, int]:
         put("bought")
+        db.session.flush()
         db.session.execute(sa.text("ROLLBACK"))
         db.session.commit()
         went_on.append("mail")
