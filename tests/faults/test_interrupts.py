@@ -31,6 +31,7 @@ from interrupted_stores import (
     name_of,
     postgresql,
     redis,
+    redis_sentinel,
     redlock,
     sqlite_file,
 )
@@ -122,10 +123,10 @@ def test_an_acquire(url: str, locks: LockClient, other: LockClient, works: Works
     def step(at: int) -> Callable[[], object]:
         return locks.lock(f"a{at}").acquire
 
-    places = interrupted_everywhere(step, works, below(url))
-    assert places > 20
+    runs = interrupted_everywhere(step, works, below(url))
+    assert runs.places > 20
     renews(other, locks)
-    nothing_is_held(other, places, "a")
+    nothing_is_held(other, runs, "a")
 
 
 @on_one
@@ -136,11 +137,11 @@ def test_a_release(url: str, locks: LockClient, other: LockClient, works: Works)
         kept.append(locks.lock(f"r{at}").acquire())
         return kept[-1].release
 
-    places = interrupted_everywhere(step, works, below(url))
-    assert places > 20
+    runs = interrupted_everywhere(step, works, below(url))
+    assert runs.places > 20
     kept[:] = [lease for lease in kept if lease.released]
     renews(other, locks)
-    nothing_is_held(other, places, "r")
+    nothing_is_held(other, runs, "r")
 
 
 def test_an_extension(url: str, locks: LockClient, other: LockClient, works: Works) -> None:
@@ -157,11 +158,11 @@ def test_an_extension(url: str, locks: LockClient, other: LockClient, works: Wor
         kept.append(locks.lock(f"e{at}", ttl=LONG_TTL).acquire())
         return kept[-1].extend
 
-    places = interrupted_everywhere(step, works, below(url))
-    assert places > 20
+    runs = interrupted_everywhere(step, works, below(url))
+    assert runs.places > 20
     give_back()
     renews(other, locks)
-    nothing_is_held(other, places, "e")
+    nothing_is_held(other, runs, "e")
 
 
 def test_a_block(url: str, locks: LockClient, other: LockClient, works: Works) -> None:
@@ -178,21 +179,21 @@ def test_a_block(url: str, locks: LockClient, other: LockClient, works: Works) -
 
         return block
 
-    places = interrupted_everywhere(step, works, below(url))
-    assert places > 40
+    runs = interrupted_everywhere(step, works, below(url))
+    assert runs.places > 40
     renews(other, locks)
-    nothing_is_held(other, places, "b")
+    nothing_is_held(other, runs, "b")
 
 
 def test_a_block_that_the_garbage_collector_ends(
     url: str, locks: LockClient, other: LockClient, works: Works
 ) -> None:
     block = OpenBlock(locks)
-    places = interrupted_everywhere(block.step, works, below(url), block.end)
-    assert places > 20
+    runs = interrupted_everywhere(block.step, works, below(url), block.end)
+    assert runs.places > 20
     block.end()
     renews(other, locks)
-    nothing_is_held(other, places, "g", "o")
+    nothing_is_held(other, runs, "g", "o")
 
 
 @on_one
@@ -211,12 +212,12 @@ def test_an_entrance_into_what_one_holds(
 
         return again
 
-    places = interrupted_everywhere(step, works)
-    assert places > 40
+    runs = interrupted_everywhere(step, works)
+    assert runs.places > 40
     for lease in outer:
         assert lease.release()
     renews(other, locks)
-    nothing_is_held(other, places, "n")
+    nothing_is_held(other, runs, "n")
 
 
 def test_a_close(
@@ -235,22 +236,27 @@ def test_a_close(
         Works(client, elsewhere)(where)
         client.close()
 
-    places = interrupted_everywhere(step, works)
-    assert places > 2
+    runs = interrupted_everywhere(step, works)
+    assert runs.places > 2
     renews(other, locks)
-    nothing_is_held(other, places, "c")
+    nothing_is_held(other, runs, "c")
 
 
 @pytest.mark.parametrize(
     ("url", "part"),
-    [(ONE, "/runtime/native.py"), (redlock, "/redlock/line.py")],
-    ids=[name_of(ONE), name_of(redlock)],
+    [
+        (ONE, "/runtime/native.py"),
+        (redis_sentinel, "/redis/sentinel.py"),
+        (redlock, "/redlock/line.py"),
+    ],
+    ids=name_of,
     indirect=["url"],
 )
 def test_a_first_acquire(
     url: str, part: str, other: LockClient, elsewhere: ThreadPoolExecutor
 ) -> None:
-    """It starts a thread: the watchdog's, or those that connect to the nodes of Redlock."""
+    """It starts a thread, the watchdog's or those that connect to the nodes of Redlock; or it asks
+    the Sentinels for the master."""
     kept: list[LockClient] = []
 
     def step(at: int) -> Callable[[], object]:
@@ -262,9 +268,9 @@ def test_a_first_acquire(
         Works(client, elsewhere)(where)
         client.close()
 
-    places = interrupted_everywhere(step, works, part)
-    assert places > 2
-    nothing_is_held(other, places, "f")
+    runs = interrupted_everywhere(step, works, part)
+    assert runs.places > 2
+    nothing_is_held(other, runs, "f")
 
 
 class TestWaits:
@@ -287,13 +293,13 @@ class TestWaits:
             with suppress(lockkit.AcquireTimeout, lockkit.BackendUnavailable):
                 locks.lock("held").acquire(MOMENT).release()
 
-        places = interrupted_everywhere(step, works.hands_on, below(url), handle)
-        assert places > 40
+        runs = interrupted_everywhere(step, works.hands_on, below(url), handle)
+        assert runs.places > 40
         for thread in threads:
             thread.join()
         assert holder.release()
         renews(other, locks)
-        nothing_is_held(other, places, "h")
+        nothing_is_held(other, runs, "h")
 
     def test_a_wait(self, url: str, locks: LockClient, other: LockClient, works: Works) -> None:
         """The holder releases meanwhile."""
@@ -305,12 +311,12 @@ class TestWaits:
             threads[-1].start()
             return locks.lock(f"w{at}", timeout=PATIENT).acquire
 
-        places = interrupted_everywhere(step, works.hands_on, below(url))
-        assert places > 40
+        runs = interrupted_everywhere(step, works.hands_on, below(url))
+        assert runs.places > 40
         for thread in threads:
             thread.join()
         renews(other, locks)
-        nothing_is_held(other, places, "w")
+        nothing_is_held(other, runs, "w")
 
     @on_one
     def test_a_wait_that_subscribes(
@@ -339,12 +345,12 @@ class TestWaits:
                 client.close()
             clients.clear()
 
-        places = interrupted_everywhere(step, works, "/redis/wire.py")
-        assert places > 20
+        runs = interrupted_everywhere(step, works, "/redis/wire.py")
+        assert runs.places > 20
         assert any("RedisWire._subscribe" in where for where in interrupted)
         assert holder.release()
         renews(other, locks)
-        nothing_is_held(other, places, "s")
+        nothing_is_held(other, runs, "s")
 
     def test_a_wait_in_vain(
         self, url: str, locks: LockClient, other: LockClient, works: Works
@@ -366,8 +372,8 @@ class TestWaits:
 
             return wait
 
-        places = interrupted_everywhere(step, works.hands_on, below(url))
-        assert places > 40
+        runs = interrupted_everywhere(step, works.hands_on, below(url))
+        assert runs.places > 40
         assert holders.pop().release()
         renews(other, locks)
-        nothing_is_held(other, places, "v")
+        nothing_is_held(other, runs, "v")

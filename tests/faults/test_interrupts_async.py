@@ -101,10 +101,10 @@ async def test_a_block(url: str, locks: aio.AsyncLockClient, other: LockClient) 
 
         return block
 
-    places = await interrupted_everywhere(step, locks, below(url))
-    assert places > 5
+    runs = await interrupted_everywhere(step, locks, below(url))
+    assert runs.places > 5
     await renews(other, locks)
-    nothing_is_held(other, places, "b")
+    nothing_is_held(other, runs, "b")
 
 
 @pytest.mark.parametrize("url", [memory, sqlite_file, redis], ids=name_of, indirect=True)
@@ -115,11 +115,11 @@ async def test_a_release(url: str, locks: aio.AsyncLockClient, other: LockClient
         kept.append(await locks.lock(f"r{at}").acquire())
         return kept[-1].release
 
-    places = await interrupted_everywhere(step, locks, below(url))
-    assert places > 5
+    runs = await interrupted_everywhere(step, locks, below(url))
+    assert runs.places > 5
     kept[:] = [lease for lease in kept if lease.released]
     await renews(other, locks)
-    nothing_is_held(other, places, "r")
+    nothing_is_held(other, runs, "r")
 
 
 async def test_an_extension(url: str, locks: aio.AsyncLockClient, other: LockClient) -> None:
@@ -136,11 +136,11 @@ async def test_an_extension(url: str, locks: aio.AsyncLockClient, other: LockCli
         kept.append(await locks.lock(f"e{at}", ttl=LONG_TTL).acquire())
         return kept[-1].extend
 
-    places = await interrupted_everywhere(step, locks, below(url))
-    assert places > 5
+    runs = await interrupted_everywhere(step, locks, below(url))
+    assert runs.places > 5
     await give_back()
     await renews(other, locks)
-    nothing_is_held(other, places, "e")
+    nothing_is_held(other, runs, "e")
 
 
 async def test_a_wait(url: str, locks: aio.AsyncLockClient, other: LockClient) -> None:
@@ -153,11 +153,11 @@ async def test_a_wait(url: str, locks: aio.AsyncLockClient, other: LockClient) -
             loop.call_later(MOMENT, elsewhere.submit, holder.release)
             return locks.lock(f"w{at}", timeout=PATIENT).acquire
 
-        places = await interrupted_everywhere(step, locks, below(url))
-        assert places > 5
+        runs = await interrupted_everywhere(step, locks, below(url))
+        assert runs.places > 5
         await asyncio.sleep(2 * MOMENT)
     await renews(other, locks)
-    nothing_is_held(other, places, "w")
+    nothing_is_held(other, runs, "w")
 
 
 async def test_a_wait_in_vain(url: str, locks: aio.AsyncLockClient, other: LockClient) -> None:
@@ -177,11 +177,11 @@ async def test_a_wait_in_vain(url: str, locks: aio.AsyncLockClient, other: LockC
 
         return wait
 
-    places = await interrupted_everywhere(step, locks, below(url))
-    assert places > 5
+    runs = await interrupted_everywhere(step, locks, below(url))
+    assert runs.places > 5
     assert holders.pop().release()
     await renews(other, locks)
-    nothing_is_held(other, places, "v")
+    nothing_is_held(other, runs, "v")
 
 
 async def test_a_close(url: str, locks: aio.AsyncLockClient, other: LockClient) -> None:
@@ -201,8 +201,8 @@ async def test_a_close(url: str, locks: aio.AsyncLockClient, other: LockClient) 
         kept.append((client, await client.lock(f"c{at}").acquire()))
         return client.close
 
-    places = await interrupted_everywhere(step, locks)
-    assert places > 2
+    runs = await interrupted_everywhere(step, locks)
+    assert runs.places > 2
     await used_again()
     await renews(other, locks)
-    nothing_is_held(other, places, "c")
+    nothing_is_held(other, runs, "c")

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 from interrupted_stores import ENDINGS, LONG_TTL, MOST, PATIENT, SOON, TRIES
 from interrupting import Interrupt, Interrupting, watched
@@ -20,13 +21,18 @@ Step = Callable[[int], Callable[[], object]]
 Do = Callable[[], object] | None
 
 
+class Runs(NamedTuple):
+    places: int
+    number: int
+
+
 def interrupted_everywhere(
     step: Step,
     works: Callable[[str], object],
     below: str = "",
     do: Do = None,
     kind: type[BaseException] = Interrupt,
-) -> int:
+) -> Runs:
     """Run it again and again, each time interrupted one place later, until it ends uninterrupted.
     ``step`` gets a number that no other run has. For the others see ``Interrupting``."""
     numbers = itertools.count(1)
@@ -38,7 +44,7 @@ def interrupted_everywhere(
                 if where:
                     break
             else:
-                return at - 1
+                return Runs(at - 1, next(numbers) - 1)
     raise AssertionError(f"more than {MOST} places")
 
 
@@ -130,12 +136,12 @@ def has_left(other: LockClient, name: str) -> None:
         eventually(lambda: not _waiters(other, name), alive_for(LONG_TTL) * 0.8)
 
 
-def nothing_is_held(other: LockClient, places: int, *prefixes: str) -> None:
+def nothing_is_held(other: LockClient, runs: Runs, *prefixes: str) -> None:
     """Some TTLs later. Where the store lists nothing, each of the names is taken once more."""
     if isinstance(other.store, Listed):
         eventually(lambda: not [i for i in other.holders() if i.state == "held" or i.waiters_alive])
         return
-    for prefix, number in itertools.product(prefixes, range(1, TRIES * places + 1)):
+    for prefix, number in itertools.product(prefixes, range(1, runs.number + 1)):
         other.lock(f"{prefix}{number}").acquire(PATIENT).release()
 
 

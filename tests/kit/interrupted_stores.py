@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from typing import Self
 
 import pytest
 from cache_settings import cache
@@ -61,12 +62,14 @@ def mariadb(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @contextmanager
 def redis_cluster(request: pytest.FixtureRequest) -> Iterator[str]:
-    with ClusterGroup() as group:
-        yield group.url
+    group = request.getfixturevalue("servers")(ClusterGroup)
+    group.flush()
+    yield group.url
 
 
 @contextmanager
 def redis_sentinel(_: pytest.FixtureRequest) -> Iterator[str]:
+    """It has the steps and the wire of one server, and other ways to connect."""
     with SentinelGroup() as group:
         yield group.url
 
@@ -108,9 +111,11 @@ def zookeeper(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @contextmanager
-def redlock(_: pytest.FixtureRequest) -> Iterator[str]:
-    with five_nodes(count=3) as nodes:
-        yield nodes.url()
+def redlock(request: pytest.FixtureRequest) -> Iterator[str]:
+    nodes = request.getfixturevalue("servers")(ThreeNodes).nodes
+    for node in nodes:
+        node.flush()
+    yield nodes.url()
 
 
 def sessions(kind: Kind) -> Store:
@@ -123,6 +128,14 @@ def sessions(kind: Kind) -> Store:
 
     store.__name__ = kind.name.replace(" ", "_")
     return store
+
+
+class ThreeNodes(ExitStack):
+    """Started once for all tests of a process, as other servers are."""
+
+    def __enter__(self) -> Self:
+        self.nodes = self.enter_context(five_nodes(count=3))
+        return self
 
 
 Store = Callable[[pytest.FixtureRequest], AbstractContextManager[str]]
@@ -138,7 +151,6 @@ STORES: list[Store] = [
     django_database,
     redis,
     django_cache,
-    redis_sentinel,
     redis_cluster,
     plain_keys,
     redlock,
@@ -153,5 +165,5 @@ def below(url: str) -> str:
     return "" if url.startswith("redis://") and "?" not in url else "/stores/"
 
 
-def name_of(store: Callable[..., object]) -> str:
-    return store.__name__
+def name_of(store: object) -> str:
+    return getattr(store, "__name__", "")

@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Awaitable, Callable
 
+from interrupted_places import Runs
 from interrupted_stores import ENDINGS, LONG_TTL, MOST, PATIENT, SOON, TRIES
 from interrupting import Interrupting, watched
 
@@ -20,7 +21,7 @@ Run = Callable[[], Awaitable[object]]
 Step = Callable[[int], Awaitable[Run]]
 
 
-async def interrupted_everywhere(step: Step, locks: aio.AsyncLockClient, below: str = "") -> int:
+async def interrupted_everywhere(step: Step, locks: aio.AsyncLockClient, below: str = "") -> Runs:
     """Run it again and again, each time interrupted one place later, until it ends before that."""
     numbers = itertools.count(1)
     with watched():
@@ -29,7 +30,7 @@ async def interrupted_everywhere(step: Step, locks: aio.AsyncLockClient, below: 
                 if await soon(at, lambda: step(next(numbers)), locks, below):
                     break
             else:
-                return at - 1
+                return Runs(at - 1, next(numbers) - 1)
     raise AssertionError(f"more than {MOST} places")
 
 

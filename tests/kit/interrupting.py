@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dis
-import functools
 import gc
 import itertools
 import sys
@@ -80,7 +79,7 @@ class Interrupting:
         self._outside = sys._getframe(1)
         self._watched = watched()
         self._watched.__enter__()
-        _begin(self._each, self._last)
+        _begin(self._below, self._each, self._last)
         return self
 
     def __exit__(
@@ -100,10 +99,10 @@ class Interrupting:
 
     def _each(self, frame: FrameType, before: int, here: int) -> None:
         """Between two instructions, at the first of which CPython may look for signals."""
-        code = frame.f_code
+        handlers = _instructions(frame.f_code).handlers
         if (
             not self._is_elsewhere()
-            and _handlers(code, before) == _handlers(code, here)
+            and handlers[before] == handlers[here]
             and self._is_place(frame)
         ):
             self._look(frame)
@@ -118,16 +117,17 @@ class Interrupting:
             return True
         return self._task is not None and asyncio.current_task() is not self._task
 
-    def _is_place(self, frame: FrameType | None) -> bool:
-        way, is_below = [], False
-        while frame is not None and frame is not self._outside:
-            code = frame.f_code
-            way += id(code), frame.f_lasti
-            is_below = is_below or self._below in code.co_filename
-            frame = frame.f_back
+    def _is_place(self, frame: FrameType) -> bool:
+        if not _is_below(self._below, frame):
+            return False
+        way: list[int] = []
+        at: FrameType | None = frame
+        while at is not None and at is not self._outside:
+            way += id(at.f_code), at.f_lasti
+            at = at.f_back
         before = len(self._ways)
         self._ways.add(tuple(way))
-        return is_below and len(self._ways) > before
+        return len(self._ways) > before
 
     def _look(self, frame: FrameType) -> None:
         self.places += 1
@@ -178,25 +178,26 @@ if sys.version_info >= (3, 12):
             sys.monitoring.register_callback(TOOL, EVENTS.PY_RESUME, None)
             sys.monitoring.free_tool_id(TOOL)
 
-    def _begin(each: Each, last: Last) -> None:
+    def _begin(_: str, each: Each, last: Last) -> None:
         done: dict[int, tuple[CodeType, int]] = {}  #: by the frame's id: its last instruction
 
         def before(code: CodeType, offset: int) -> object:
-            if offset not in _matter(code):
+            instructions = _instructions(code)
+            if offset not in instructions.matter:
                 return sys.monitoring.DISABLE
             frame = sys._getframe(1)
             of, last = done.get(id(frame), (None, NOWHERE))
             done[id(frame)] = (code, offset)
             if of is not code:
                 last = NOWHERE  # another frame had the id
-            if offset - 2 in _resumes(code):  # which some versions do not tell of
+            if offset - 2 in instructions.resumes:  # which some versions do not tell of
                 last = offset - 2
-            if last in _may_look(code) and _is_ours(frame):
+            if last in instructions.may_look and _is_ours(frame):
                 each(frame, last, offset)
             return None
 
         def returned(code: CodeType, offset: int, *_: object) -> None:
-            if offset in _ends_a_try(code) and _is_ours(frame := sys._getframe(1)):
+            if offset in _instructions(code).ends_a_try and _is_ours(frame := sys._getframe(1)):
                 last(frame)
 
         sys.monitoring.register_callback(TOOL, EVENTS.INSTRUCTION, before)
@@ -206,46 +207,32 @@ if sys.version_info >= (3, 12):
         sys.monitoring.register_callback(TOOL, EVENTS.INSTRUCTION, None)
         sys.monitoring.register_callback(TOOL, EVENTS.C_RETURN, None)
 
-    @functools.cache
-    def _matter(code: CodeType) -> frozenset[int]:
-        """The instructions after which CPython looks for signals, and those that it may come to
-        from there: the next one, the beginning of a loop, or a handler of exceptions."""
-        after = {
-            following.offset
-            for one, following in itertools.pairwise(dis.get_instructions(code))
-            if one.offset in _may_look(code)
-        }
-        turns = {i.argval for i in dis.get_instructions(code) if i.opcode == TURNS}
-        handlers = {target for _, _, target in _exception_table(code)}
-        return _may_look(code) | after | turns | handlers
-
 else:
 
     @contextlib.contextmanager
     def watched() -> Iterator[None]:
         yield
 
-    def _begin(each: Each, last: Last) -> None:
+    def _begin(below: str, each: Each, last: Last) -> None:
         def profile(frame: FrameType, event: str, _: object) -> None:
-            if (
-                event == "c_return"
-                and _is_ours(frame)
-                and frame.f_lasti in _ends_a_try(frame.f_code)
-            ):
-                last(frame)
+            if event == "c_return" and frame.f_code.co_filename.startswith((*OURS, *STOOD_ON)):
+                instructions = _instructions(frame.f_code)
+                if frame.f_lasti in instructions.ends_a_try and _is_ours(frame):
+                    last(frame)
 
         def trace(frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
-            if event != "call" or not _is_ours(frame):
+            if event != "call" or not (_is_ours(frame) and _is_below(below, frame)):
                 return None
             frame.f_trace_opcodes = True
-            return _follow(each, frame.f_code, frame.f_lasti)
+            frame.f_trace_lines = False
+            return _follow(each, _instructions(frame.f_code), frame.f_lasti)
 
         sys.settrace(trace)
         sys.setprofile(profile)
 
-    def _follow(each: Each, code: CodeType, last: int) -> Callable[..., Any]:
+    def _follow(each: Each, instructions: Instructions, last: int) -> Callable[..., Any]:
         """A call, or a generator that goes on. It is told of each instruction: it must be fast."""
-        may_look = _may_look(code)
+        may_look = instructions.may_look
 
         def trace(frame: FrameType, event: str, _: object) -> Callable[..., Any]:
             nonlocal last
@@ -274,38 +261,55 @@ def _is_ours(frame: FrameType | None) -> bool:
     return ours
 
 
-@functools.cache
-def _may_look(code: CodeType) -> frozenset[int]:
-    """The instructions after which CPython looks for signals."""
-    found = dis.get_instructions(code)
-    calls = {i.offset for i in found if i.opcode in CALLS or i.opcode == TURNS}
-    return frozenset(calls | {at for at, kind in _resumes(code).items() if kind in LOOKS})
+def _is_below(below: str, frame: FrameType | None) -> bool:
+    """Whether a file with this in its path is there, or has called it."""
+    while below and frame is not None:
+        if below in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return not below
 
 
-@functools.cache
-def _resumes(code: CodeType) -> dict[int, int]:
-    """Where it begins or goes on, and which of these it is."""
-    found = dis.get_instructions(code)
-    return {i.offset: (i.arg or 0) & 3 for i in found if i.opcode == RESUMES}
+class Instructions:
+    """Those of a code object, by their offsets."""
+
+    def __init__(self, code: CodeType) -> None:
+        found = [*dis.get_instructions(code)]
+        table = dis.Bytecode(code).exception_entries
+        calls = {i.offset for i in found if i.opcode in CALLS or i.opcode == TURNS}
+        self.code = code  # which keeps it, and so its id is that of no other
+        self.resumes = {i.offset: (i.arg or 0) & 3 for i in found if i.opcode == RESUMES}
+        """Where it begins or goes on, and which of these it is."""
+        self.may_look = calls | {at for at, kind in self.resumes.items() if kind in LOOKS}
+        """After these CPython looks for signals."""
+        self.handlers = {
+            i.offset: [each.target for each in table if each.start <= i.offset < each.end]
+            for i in found
+        }
+        """Where the exceptions of an instruction go."""
+        pairs = [*itertools.pairwise(i.offset for i in found)]
+        all_calls = {i.offset for i in found if i.opcode in CALLS}
+        self.ends_a_try = {
+            at
+            for at, following in pairs
+            if at in all_calls and self.handlers[at] != self.handlers[following]
+        }
+        """The calls after which others handle what is raised."""
+        self.matter = self.may_look.union(
+            (following for at, following in pairs if at in self.may_look),
+            (i.argval for i in found if i.opcode == TURNS),
+            (each.target for each in table),
+        )
+        """Those after which CPython looks for signals, and those that it may come to from there:
+        the next one, the beginning of a loop, or a handler of exceptions."""
 
 
-@functools.cache
-def _ends_a_try(code: CodeType) -> frozenset[int]:
-    """The calls after which others handle what is raised."""
-    return frozenset(
-        one.offset
-        for one, following in itertools.pairwise(dis.get_instructions(code))
-        if one.opcode in CALLS and _handlers(code, one.offset) != _handlers(code, following.offset)
-    )
+_known: dict[int, Instructions] = {}
+"""By the id of the code: to hash code, CPython goes through all of it."""
 
 
-@functools.cache
-def _handlers(code: CodeType, offset: int) -> list[int]:
-    """Where the exceptions of an instruction go."""
-    return [target for start, end, target in _exception_table(code) if start <= offset < end]
-
-
-@functools.cache
-def _exception_table(code: CodeType) -> list[tuple[int, int, int]]:
-    entries = dis.Bytecode(code).exception_entries
-    return [(entry.start, entry.end, entry.target) for entry in entries]
+def _instructions(code: CodeType) -> Instructions:
+    known = _known.get(id(code))
+    if known is None:
+        known = _known[id(code)] = Instructions(code)
+    return known

@@ -20,7 +20,7 @@ from lockkit.testing.targets import Proxied, RedisTarget
 HOST = "127.0.0.1"
 SERVICE = "shop"
 SOON = 60.0
-PAUSE = 0.01
+PAUSE = 0.05
 CALM = 60_000
 """Milliseconds: Sentinels do nothing about a server that is silent for less."""
 

@@ -246,7 +246,7 @@ def eventually(condition: Callable[[], T | None], seconds: float = SOON) -> T:
         if answer := condition():
             return answer
         assert waited < seconds, f"it did not happen within {seconds:g} s"
-        time.sleep(min(0.02, 0.002 + waited / 4))
+        time.sleep(min(0.05, 0.002 + waited / 4))
 
 
 def queued(client: AnyClient, name: str, number: int) -> None:
