@@ -61,14 +61,14 @@ def scene(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator
 
 
 @contextmanager
-def crowd(client: AnyClient) -> Iterator[None]:
+def crowd(client: AnyClient, hold: float = 0.02) -> Iterator[None]:
     """The name is always held, and somebody always waits for it."""
     over = threading.Event()
 
     def visit() -> None:
         while not over.is_set():
             with client.lock(NAME, timeout=PATIENCE).acquire():
-                over.wait(0.02)
+                over.wait(hold)
 
     with ThreadPoolExecutor(VISITORS) as threads:
         visitors = [threads.submit(visit) for _ in range(VISITORS)]
@@ -96,6 +96,18 @@ def test_a_waiter_is_not_starved(scene: Scene) -> None:
         scene.lose_subscription()
         for _ in range(TURNS):
             scene.far.lock(NAME, timeout=PATIENCE).acquire().release()
+
+
+@pytest.mark.usefixtures("only_doubts")
+def test_a_waiter_that_cannot_subscribe_again_is_not_starved(scene: Scene) -> None:
+    """The server takes no more connections. The waiter asks for its grant: no message tells it."""
+    with crowd(scene.near, hold=0.4), scene.server.client() as admin:
+        scene.far.lock(NAME, timeout=PATIENCE).acquire().release()
+        scene.proxy.refuse()
+        for client in admin.client_list(_type="pubsub"):
+            if client["name"] == "far":
+                admin.client_kill_filter(_id=client["id"])
+        scene.far.lock(NAME, timeout=PATIENCE).acquire().release()
 
 
 def test_a_silent_subscription_is_asked_whether_it_lives(

@@ -127,19 +127,21 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock, OnServer):
         return renewal.left is not None
 
     def _attempt(self, request: Request) -> Command:
-        """Only a claim that listens may queue; one that finds the name free need not listen."""
+        """Only a claim that listens may queue; one that finds the name free need not listen. A poll
+        names the channel only while somebody listens, or the store would take it for dead."""
         inbox, mode, channel = self.inbox, request.mode, self.inbox.channel
         if inbox.is_forbidden:
             channel = NO_CHANNEL
-        elif mode is ENQUEUE and inbox.pulse is None:
-            mode = TRY
+        elif inbox.pulse is None:
+            channel = NO_CHANNEL
+            mode = TRY if mode is ENQUEUE else mode
         if mode is ENQUEUE:
             inbox.expect(request.token)
         return self._language.acquire(request, mode, channel)
 
     def _queueing(self, request: Request) -> Command:
         """For a claim that has listened. If the subscription is lost again, it queues without a
-        channel: the wire subscribes anew while it waits, and its next poll names the channel."""
+        channel: the wire subscribes anew while it waits, and a poll after that names it."""
         if self.inbox.pulse is not None:
             return self._attempt(request)
         self.inbox.expect(request.token)

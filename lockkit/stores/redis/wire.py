@@ -215,6 +215,7 @@ class RedisWire:
             return
         # Nothing is called in between, so an interrupt comes before all of it or after.
         self._inbox.pulse, self._replies, self._connection = pulse, replies, connection
+        self._inbox.have_all_ask()  # those that have asked in between named no channel
 
     def _say_subscribe(self, connection: Connection) -> None:
         connection._sock.sendall(self._inbox.subscribe)
