@@ -143,6 +143,7 @@ class Queueing:
             ttl=FOREVER if milliseconds is None else min(milliseconds / 1000, LONGEST),
             owner=owner,
             mode=Mode.TRY if wait == 0 else Mode.ENQUEUE,
+            max_hold=None if self.renew else 0.0,
         )
         call = AcquireCall(request, wait, "" if token is None else f":{self._encoded(token).hex()}")
         return call._replace(request=request._replace(token=call.new_token()))

@@ -177,11 +177,12 @@ def _reasons_of_holder(info: LockInfo, older_than: float | None) -> Iterator[Stu
         yield Stuck("no-ttl", "no TTL")
     if process_of(info.owner) is Process.GONE:
         yield Stuck("process-gone", "the holder's process is gone")
-    if _older(info, info.max_hold):
+    is_renewed = info.max_hold != 0
+    if is_renewed and _older(info, info.max_hold):
         yield Stuck("max-hold", f"held longer than its maximum of {info.max_hold:g}s")
     if _older(info, older_than):
         yield Stuck("older-than", f"held longer than {older_than:g}s")
-    if _renewals_missed(info):
+    if is_renewed and _renewals_missed(info):
         yield Stuck("renewals-missed", f"not renewed for {info.renewed:.0f}s")
 
 
@@ -194,15 +195,19 @@ def _starving(info: LockInfo, longer_than: float | None) -> Iterator[Stuck]:
 def _cause(info: LockInfo) -> str:
     """Why a lease expired, as far as that can be known afterwards."""
     lasted = (info.age or 0.0) + (info.left or 0.0)
-    if info.max_hold is not None and reached_max_hold(lasted, info.ttl or 0.0, info.max_hold):
+    if info.max_hold and reached_max_hold(lasted, info.ttl or 0.0, info.max_hold):
         return f"it was renewed up to its maximum of {info.max_hold:g}s"
-    return _CAUSES[process_of(info.owner)]
+    found = process_of(info.owner)
+    if info.max_hold == 0 and found is Process.RUNNING:
+        return "its process is running, and was not to renew it"
+    return _CAUSES[found]
 
 
 _CAUSES = {
     Process.GONE: "its process has ended or was killed",
     Process.STOPPED: "its process is stopped",
-    Process.RUNNING: "its process is running, so it was paused or cut off from the store",
+    Process.RUNNING: "its process is running, but did not renew it: it was paused or cut off from "
+    "the store, or the lease was dropped",
     Process.ELSEWHERE: "its process was on another host or in another container",
     Process.UNKNOWN: "nothing is known of its process",
 }

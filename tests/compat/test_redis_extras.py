@@ -33,6 +33,7 @@ from lockkit.engine.times import alive_for
 from lockkit.leases.lease import value
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.types import LockState
+from lockkit.operate.inspect import stuck
 from lockkit.stores.redis.aio_pool_wire import AsyncPoolWire
 from lockkit.testing.conformance.base import SOON, at_least_once, eventually
 from lockkit.testing.proxy import FaultProxy
@@ -152,6 +153,20 @@ def test_an_operator_sees_who_holds_it(client: Redis, locks: lockkit.LockClient)
     assert locks.break_(NAME, fence=lock.fencing_token)
     with pytest.raises(LockNotOwnedError):
         lock.release()
+
+
+@pytest.mark.parametrize(("renew", "verdict"), [(False, None), (True, "renewals-missed")])
+def test_only_a_lock_that_is_renewed_is_stuck_without_renewals(
+    client: Redis, locks: lockkit.LockClient, renew: bool, verdict: str | None
+) -> None:
+    lock = Lock(client, NAME, timeout=LONG, renew=renew)
+    assert lock.acquire()
+    info = locks.inspect(NAME)
+    assert info is not None
+    late = 0.8 * LONG
+    found = stuck(info._replace(age=late, renewed=late, left=LONG - late))
+    assert (found and found.code) == verdict
+    lock.release()
 
 
 def test_a_lock_without_a_timeout_is_meant_to_have_none(client: Redis, redis_url: str) -> None:

@@ -336,6 +336,7 @@ def test_killed_paused_and_max_hold_read_differently() -> None:
     texts = {
         remark(ended._replace(owner=dead())),
         remark(ended),
+        remark(ended._replace(max_hold=0.0)),
         remark(ended._replace(age=63.0 + 622)),
         remark(ended._replace(owner=Owner("web-2", 1, "t"))),
         remark(ended._replace(owner=None)),
@@ -344,7 +345,11 @@ def test_killed_paused_and_max_hold_read_differently() -> None:
         f"the lease expired 63s ago and was not released: {cause}"
         for cause in (
             "its process has ended or was killed",
-            "its process is running, so it was paused or cut off from the store",
+            (
+                "its process is running, but did not renew it: it was paused or cut off from the "
+                "store, or the lease was dropped"
+            ),
+            "its process is running, and was not to renew it",
             "it was renewed up to its maximum of 600s",
             "its process was on another host or in another container",
             "nothing is known of its process",

@@ -81,6 +81,10 @@ def test_held_beyond_its_own_maximum() -> None:
     assert found == ("max-hold", "held longer than its maximum of 600s")
 
 
+def test_a_lease_that_is_never_renewed_misses_no_renewal() -> None:
+    assert stuck(held(max_hold=0.0, age=29.0, renewed=29.0, left=1.0)) is None
+
+
 def test_held_beyond_what_the_operator_says() -> None:
     assert code(held(age=45.0), older_than=44.0) == "older-than"
     assert code(held(age=45.0), older_than=46.0) is None
