@@ -249,19 +249,25 @@ def test_a_waiter_hears_of_its_grant_from_any_server(
     assert sorted(delays)[6] < 0.7, f"it asks every 1.5 s by itself: {delays}"
 
 
-def test_the_least_privileged_user(group: ClusterGroup, client: AnyClient) -> None:
-    """The rights of docs/redis.md."""
+@pytest.fixture
+def least(group: ClusterGroup, client: AnyClient) -> Iterator[AnyClient]:
+    """A client with the rights of docs/redis.md."""
     rights = (
         "on >secret resetkeys ~{shop:* ~lockkit:prefixes resetchannels &shop:wake:* -@all +evalsha "
         "+script|load +hscan +ping +subscribe +@hash +@sortedset +pexpire +publish +time "
-        "+cluster|slots +cluster|info +wait"
+        "+cluster|slots +cluster|info +asking +wait"
     )
     for node in group.nodes:
         node.says("ACL SETUSER", "shop", *rights.split())
     api: Api = "sync" if isinstance(client, lockkit.LockClient) else "async"
     url = group.url.replace("://", "://shop:secret@") + "?wait_replicas=1"
     patient = {"socket_timeout": 20.0}
-    least = connect(api, url, key_prefix="shop", ttl=60.0, options=patient)
+    made = connect(api, url, key_prefix="shop", ttl=60.0, options=patient)
+    yield made
+    made.close()
+
+
+def test_the_least_privileged_user(least: AnyClient) -> None:
     for name in one_of_each_bucket()[::9]:
         lease = least.lock(name).acquire()
         with ThreadPoolExecutor(1) as threads:
@@ -271,7 +277,23 @@ def test_the_least_privileged_user(group: ClusterGroup, client: AnyClient) -> No
             assert waiting.result().release()
     least.perform(least.store.check())
     assert list(least.holders()) == []
-    least.close()
+
+
+def test_the_least_privileged_user_extends_while_a_slot_moves(
+    group: ClusterGroup, least: AnyClient
+) -> None:
+    lease = least.lock("stock:42").acquire()
+    slot = slot_of(b"{shop:%d}:b" % bucket_of("stock:42"))
+    source = owner_of(group, slot)
+    target = next(one for one in group.masters if one is not source)
+    begin(slot, source, target)
+    move_keys(slot, source, target)
+    try:
+        lease.extend()
+    finally:
+        finish(group, slot, source, target)
+        move(group, slot, source)
+    assert lease.release()
 
 
 @pytest.mark.parametrize("resp", [2, 3])
