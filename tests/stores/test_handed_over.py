@@ -19,6 +19,8 @@ from lockkit.stores.redis.connections import ANY_COMMAND
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer, ValkeyServer
 
+WAITERS = 8
+
 
 def handed(url: str, **options: Any) -> redis.Redis:
     return redis.Redis.from_url(url, socket_timeout=10, **options)
@@ -256,6 +258,31 @@ async def test_a_client_under_asyncio(redis_url: str, is_native: bool) -> None:
         await client.aclose()
     else:
         _still_usable(client)
+
+
+async def test_a_subscription_that_hangs_delays_nothing_but_its_waiters(
+    redis_server: RedisServer,
+) -> None:
+    with FaultProxy("127.0.0.1", redis_server.port) as proxy:
+        given = handed(f"redis://127.0.0.1:{proxy.port}/0")
+        fault = proxy.delay_requests(WAITERS, matching=b"SUBSCRIBE")
+        async with aio.connect(client=given) as locks:
+            held = await locks.lock("stock:42").acquire()
+            waiting = [asyncio.create_task(_pass(locks)) for _ in range(WAITERS)]
+            async with asyncio.timeout(5):
+                for _ in range(2 * WAITERS):
+                    async with locks.lock("another"):
+                        pass
+            assert fault.arrived.is_set()
+            fault.release()
+            assert await held.release()
+            await asyncio.gather(*waiting)
+        given.close()
+
+
+async def _pass(locks: aio.AsyncLockClient) -> None:
+    async with locks.lock("stock:42", timeout=20):
+        pass
 
 
 async def test_a_client_of_asyncio_greets_as_its_user_says(redis_url: str) -> None:

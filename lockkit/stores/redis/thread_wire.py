@@ -8,7 +8,7 @@ from typing import Any
 from lockkit.engine.effects import Exchange, Listen, Park, Signal
 from lockkit.runtime.aio_wires import ThreadWire
 from lockkit.runtime.background import LONGEST_SLEEP, Background
-from lockkit.runtime.wires import Call
+from lockkit.runtime.wires import Call, Lane
 from lockkit.stores.redis.wire import RedisWire
 
 
@@ -23,8 +23,10 @@ class ThreadRedisWire(ThreadWire):
     async def exchange(self, exchange: Exchange) -> Any:
         return await self._in_thread(lambda: self._wire.exchange(exchange))
 
-    async def listen(self, effect: Listen) -> None:
-        await self._in_thread(lambda: self._wire.listen(effect))
+    async def listen(self, _: Listen) -> None:
+        """In a lane that no exchange uses: it takes as long as the server does not answer."""
+        before = self._wire._failure
+        await self._in_thread(lambda: self._wire.subscribe(before), Lane.RENEWING)
 
     async def park(self, effect: Park) -> None:
         self._reader._hurry()
@@ -34,8 +36,8 @@ class ThreadRedisWire(ThreadWire):
         self._reader._end()
         await super().close()
 
-    async def _in_thread(self, function: Callable[[], Any]) -> Any:
-        return await super().exchange(Exchange(Call(function)))
+    async def _in_thread(self, function: Callable[[], Any], lane: Lane = Lane.ASKING) -> Any:
+        return await super().exchange(Exchange(Call(function, lane)))
 
 
 class _Reader(Background):

@@ -55,7 +55,10 @@ class RedisWire:
             raise
 
     def listen(self, _: Listen) -> None:
-        before = self._failure
+        self.subscribe(self._failure)
+
+    def subscribe(self, before: BackendError | None) -> None:
+        """Subscribe, unless that has been tried since ``before`` was the last failure."""
         with self._opening:
             if self._connection is not None or self._inbox.is_forbidden:
                 return
