@@ -25,6 +25,7 @@ from lockkit.model.types import Granted, Mode, Request
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.process import new_token
 from lockkit.stores.contract import Waited
+from lockkit.stores.redis.failures import as_of_redis
 from lockkit.stores.redis.handed import LentStore, pool_of
 from lockkit.stores.redis.plain.language import FOREVER, LONGEST
 
@@ -262,13 +263,13 @@ def client_for(handed: Any, kind: type[C], loop: asyncio.AbstractEventLoop | Non
 
 
 @contextmanager
-def errors_of_redis() -> Iterator[None]:
+def errors_of_redis(pool: Any) -> Iterator[None]:
     """Raise errors of the store as those of redis-py that caused them, or that are like them."""
     try:
         yield
     except BackendError as error:
         cause = error.__cause__
         if isinstance(cause, RedisError):
-            raise cause from None
+            raise as_of_redis(cause, is_managed=hasattr(pool, "is_master")) from None
         timed_out = isinstance(cause, TimeoutError)
         raise (redis.TimeoutError if timed_out else redis.ConnectionError)(str(error)) from cause

@@ -74,7 +74,7 @@ class Lock(Queueing, redis.lock.Lock):
         client, before = self._client(), self._acquisition
         try:
             taken = partial(self._taken, client, get_ident())
-            with errors_of_redis():
+            with errors_of_redis(self.redis.connection_pool):
                 client._acquire(
                     cast(LentStore, client.store),
                     claim.request,
@@ -110,7 +110,7 @@ class Lock(Queueing, redis.lock.Lock):
     def do_release(self, expected_token: Any) -> None:
         client = self._client()
         hold = self._released(client, self._encoded(expected_token))
-        with errors_of_redis():
+        with errors_of_redis(self.redis.connection_pool):
             if hold.token.startswith(UNKNOWN):
                 released = run(holding.release(client._queue, hold), client._wire)
             else:
@@ -141,7 +141,7 @@ class AsyncLock(Queueing, redis.asyncio.lock.Lock):
         client, before = self._client(), self._acquisition
         try:
             try:
-                with errors_of_redis():
+                with errors_of_redis(self.redis.connection_pool):
                     taken = partial(self._taken, client, _this_task())
                     await client.perform(acquiring(client._queue, claim, taken))
             finally:
@@ -179,7 +179,7 @@ class AsyncLock(Queueing, redis.asyncio.lock.Lock):
     async def do_release(self, expected_token: Any) -> None:
         client = self._client()
         hold = self._released(client, self._encoded(expected_token))
-        with errors_of_redis():
+        with errors_of_redis(self.redis.connection_pool):
             step = holding.release(client._queue, hold)
             if hold.token.startswith(UNKNOWN):
                 released = await arun(step, client._wire)

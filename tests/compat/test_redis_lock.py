@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import math
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
+import redis.sentinel
+from redis.exceptions import (
+    BusyLoadingError,
+    LockError,
+    LockNotOwnedError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+)
 from redis.exceptions import ConnectionError as Unreachable
-from redis.exceptions import LockError, LockNotOwnedError, ResponseError
 
 from lockkit.compat.redis import AsyncLock, Lock
 from lockkit.model.clock import now
@@ -550,6 +560,66 @@ def test_a_server_that_is_down(kind: type) -> None:
     with pytest.raises(Unreachable):
         way.do(way.lock(timeout=LONG).acquire)
     way.close()
+
+
+REFUSALS = {
+    "READONLY": (ReadOnlyError, "REPLICAOF 127.0.0.1 1"),
+    "OOM": (OutOfMemoryError, "CONFIG SET maxmemory 1"),
+    "LOADING": (BusyLoadingError, "DEBUG RELOAD"),
+}
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+def test_a_server_that_refuses(kind: type, code: str) -> None:
+    error, command = REFUSALS[code]
+    slow = ("key-load-delay 2000", "loading-process-events-interval-bytes 1024")
+    with (
+        RedisServer("enable-debug-command yes", *slow) as server,
+        server.client() as admin,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        way = Driver(server.url, kind, retry=None)
+        assert way.do(way.lock(timeout=LONG).acquire)
+        admin.mset({f"key:{number}": "x" * 200 for number in range(1500)})
+        refusing = threads.submit(admin.execute_command, *command.split())
+        with pytest.raises(redis.RedisError) as caught:
+            _acquire_until(way, refusing.done)
+        assert type(caught.value) is error
+        refusing.result()
+        way.close()
+
+
+def _acquire_until(way: Driver, is_over: Callable[[], bool]) -> None:
+    """Once more after that."""
+    for number in itertools.count():
+        is_last = is_over()
+        assert way.do(way.lock(f"stock:{number}", timeout=LONG).acquire)
+        if is_last:
+            return
+
+
+class OneMaster:
+    """Answers as Sentinels do that know this master."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self._address = "127.0.0.1", server.port
+
+    def discover_master(self, _: str) -> tuple[str, int]:
+        return self._address
+
+
+@pytest.mark.parametrize("kind", [redis.lock.Lock, Lock])
+def test_a_master_that_sentinels_have_demoted(kind: type) -> None:
+    """A new connection leads to the new one, so redis-py says that the old one is lost."""
+    with RedisServer() as server, server.client() as admin:
+        sentinels: Any = OneMaster(server)
+        pool = redis.sentinel.SentinelConnectionPool("stock", sentinels, retry=None)
+        client = redis.Redis(connection_pool=pool)
+        client.lock(NAME, timeout=LONG, lock_class=kind).acquire()
+        admin.execute_command("REPLICAOF", "127.0.0.1", "1")
+        with pytest.raises(Unreachable):
+            client.lock("another", timeout=LONG, lock_class=kind).acquire()
+        pool.disconnect()
 
 
 @pytest.mark.parametrize("kind", [Lock, AsyncLock])

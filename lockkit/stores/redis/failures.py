@@ -54,6 +54,10 @@ CODES = {
 }
 """The code that redis-py strips from the message of an error, by the class of the error."""
 
+KINDS = {code: kind for kind, code in CODES.items()} | dict.fromkeys(
+    ("NOAUTH", "WRONGPASS"), driver.AuthenticationError
+)
+
 SENTINEL = "; is it a Sentinel? Then the URL begins with redis+sentinel://"
 
 FOR_GOOD = frozenset({"NOAUTH", "WRONGPASS", "NOPERM", "DB", "MOVED", "ASK"})
@@ -196,6 +200,17 @@ def message_of(error: Exception) -> str:
     text = BEFORE_7.sub("", str(error))
     code = next((code for kind, code in CODES.items() if isinstance(error, kind)), "")
     return text if text.startswith(code) else f"{code} {text}"
+
+
+def as_of_redis(error: driver.RedisError, *, is_managed: bool) -> driver.RedisError:
+    """The error that redis-py raises for this reply. ``is_managed``: a new connection leads to the
+    master that Sentinels name, so redis-py says that the connection is lost."""
+    if type(error) is not driver.ResponseError:
+        return error
+    code, _, text = message_of(error).partition(" ")
+    if code == "READONLY" and is_managed:
+        return driver.ConnectionError("The previous master is now a slave")
+    return KINDS[code](text) if code in KINDS else error
 
 
 def _refused(message: str) -> BackendError:
