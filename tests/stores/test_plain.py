@@ -32,17 +32,19 @@ from lockkit.model.errors import (
     UnsupportedCapability,
 )
 from lockkit.model.settings import read_settings, settings_from_url
-from lockkit.model.types import LockState
+from lockkit.model.types import LockState, Request
 from lockkit.operate.inspect import stuck
 from lockkit.stores.redis.plain import listing
 from lockkit.stores.redis.plain.keys import PlainKeys
 from lockkit.testing.agent import Agent
+from lockkit.testing.blocking import Api, BlockingClient, connect
 from lockkit.testing.conformance.base import PROMPT, SOON, TTL, at_least_once, eventually
 from lockkit.testing.targets import Target
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_project.settings")
 
 NAME = "stock:42"
+EXTENDED = 20
 
 KEPT = 600_000
 """Milliseconds."""
@@ -423,6 +425,33 @@ def test_a_key_of_another_type_is_somebody_elses(
     assert info.state is LockState.DAMAGED
     assert locks.repair(NAME) is False
     assert other.llen(NAME) == 1
+
+
+@pytest.mark.parametrize("api", ["sync", "async"])
+def test_a_key_of_another_type_has_no_other_lease_extended_twice(
+    api: Api, url: str, other: redis.Redis
+) -> None:
+    client = connect(api, url, ttl=600)
+    leases = [client.lock(f"stock:{number}").acquire() for number in range(EXTENDED)]
+    requests = [
+        Request(lease.name, lease.token, ttl=900.0, owner="", number=1 << 40) for lease in leases
+    ]
+    leases[0].extend()  # from now on the server has the script
+    other.delete("stock:0")
+    other.lpush("stock:0", "1")
+    before = _scripts(other)
+    damaged, *kept = client.perform(client.store.extend(requests))
+    assert isinstance(damaged.error, DamagedRecord)
+    assert {renewal.left for renewal in kept} == {900.0}
+    assert _scripts(other) - before == EXTENDED
+    other.delete("stock:0")
+    assert [lease.release() for lease in leases] == [False] + [True] * (EXTENDED - 1)
+    client.stop() if isinstance(client, BlockingClient) else client.close()
+
+
+def _scripts(server: redis.Redis) -> int:
+    """How many have run."""
+    return int(server.info("commandstats")["cmdstat_evalsha"]["calls"])
 
 
 def test_what_lies_beside_a_key_may_be_damaged(

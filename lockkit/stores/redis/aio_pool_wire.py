@@ -14,7 +14,7 @@ from redis.exceptions import RedisError, ResponseError
 from lockkit.engine.effects import Exchange, Listen
 from lockkit.stores.redis.aio_wire import AsyncRedisWire
 from lockkit.stores.redis.connections import ANY_COMMAND, translate_io_error
-from lockkit.stores.redis.failures import checked, is_demoted, not_connected
+from lockkit.stores.redis.failures import all_checked, checked, is_demoted, not_connected
 from lockkit.stores.redis.settings import SOCKET_TIMEOUT, Connection, Maker
 from lockkit.stores.redis.subscription import Inbox
 
@@ -35,7 +35,7 @@ class AsyncPoolWire(AsyncRedisWire):
         payload = effect.payload
         if type(payload) is bytes:
             return checked((await self._converse([payload]))[0])
-        return [checked(reply) for reply in await self._converse(payload)]
+        return all_checked(payload, await self._converse(payload))
 
     async def _converse(self, packed: list[bytes]) -> list[Any]:
         try:

@@ -17,7 +17,7 @@ from lockkit.engine.effects import Exchange, Listen, Park
 from lockkit.model.errors import BackendError, BackendUnavailable, LockError, OutcomeUnknown
 from lockkit.runtime import process
 from lockkit.runtime.aio_wires import mark_as_retrieved, park_task
-from lockkit.stores.redis.failures import anew, checked, is_demoted
+from lockkit.stores.redis.failures import all_checked, anew, checked, is_demoted
 from lockkit.stores.redis.line import Line, connected
 from lockkit.stores.redis.pulse import Pulse
 from lockkit.stores.redis.resp import ALONE
@@ -56,7 +56,7 @@ class AsyncRedisWire:
             if type(payload) is bytes:
                 return checked(await line.ask(payload, ALONE))
             replies = await line.ask(b"".join(payload), len(payload))
-            return [checked(reply) for reply in replies]
+            return all_checked(payload, replies)
         except BackendUnavailable as error:
             if is_demoted(error.__cause__):
                 line.abort()

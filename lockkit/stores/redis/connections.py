@@ -19,8 +19,8 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, 
 from lockkit.model.errors import LockError
 from lockkit.runtime import process
 from lockkit.stores.redis.failures import (
+    all_checked,
     check_role,
-    checked,
     from_reply,
     is_demoted,
     lost_on_the_way,
@@ -179,7 +179,7 @@ def exchange(connections: Connections, packed: Any) -> Any:
     connections.give(connection)
     if number is not None:
         return number
-    found = [checked(reply) for reply in replies]
+    found = all_checked(packed, replies)
     return found[0] if is_alone else found
 
 

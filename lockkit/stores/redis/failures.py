@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import redis.exceptions as driver
@@ -160,6 +160,25 @@ def checked(reply: Any) -> Any:
             raise reply
         raise from_reply(reply) from reply
     return reply
+
+
+class Apart(list[bytes]):
+    """Requests of which each may be refused alone. Its reply is then lockkit's error."""
+
+
+def all_checked(payload: object, replies: Sequence[Any]) -> list[Any]:
+    """As ``checked``, for the replies to a payload."""
+    check = _checked_apart if type(payload) is Apart else checked
+    return [check(reply) for reply in replies]
+
+
+def _checked_apart(reply: Any) -> Any:
+    try:
+        return checked(reply)
+    except LockError as error:
+        if not is_of_one(error):
+            raise
+        return error
 
 
 def anew(error: E) -> E:

@@ -11,7 +11,7 @@ from typing import Any
 
 from lockkit.engine.effects import Step
 from lockkit.model.checks import check_count, wrong
-from lockkit.model.errors import OutcomeUnknown, StoreRefused
+from lockkit.model.errors import LockError, OutcomeUnknown, StoreRefused
 from lockkit.model.settings import AliasSettings
 from lockkit.stores.redis.failures import forbids
 from lockkit.stores.redis.protocol import Command, pack
@@ -34,21 +34,26 @@ def _number(text: str) -> int | str:
     return int(text) if text.isascii() and text.isdecimal() else text
 
 
-def confirmed(commands: Sequence[Command], replicas: int, timeout: float) -> Step[list[Any]]:
+def confirmed(
+    commands: Sequence[Command], replicas: int, timeout: float, kind: type[list[bytes]] = list
+) -> Step[list[Any]]:
     """Run scripts, and have this number of replicas confirm them, in half a request's timeout.
+    ``kind`` as for ``call_all``.
 
     Raises OutcomeUnknown if too few did, or if the user may not ask: the scripts have run all the
     same."""
     if not replicas:
-        return (yield from call_all(commands))
+        return (yield from call_all(commands, kind=kind))
     wait = pack(b"WAIT", b"%d" % replicas, b"%d" % (timeout * 500))
     try:
-        replies = yield from call_all(commands, wait)
+        replies = yield from call_all(commands, wait, kind)
+        if isinstance(count := replies.pop(), LockError):
+            raise count
     except StoreRefused as error:
         if forbids(error, "wait"):
             text = f"the user lacks +wait, which {OPTION} needs (NOPERM)"
             raise OutcomeUnknown(text) from error.__cause__
         raise
-    if (count := replies.pop()) < replicas:
+    if count < replicas:
         raise OutcomeUnknown(f"{count} of {replicas} replicas have confirmed it ({OPTION})")
     return replies

@@ -35,25 +35,30 @@ def call(command: Command) -> Step[Any]:
         return (yield from _load_and_run([command]))[0]
 
 
-def call_all(commands: Sequence[Command], then: bytes = b"") -> Step[list[Any]]:
-    """Run several scripts in one exchange. ``then``: one more request, whose reply comes last."""
+def call_all(
+    commands: Sequence[Command], then: bytes = b"", kind: type[list[bytes]] = list
+) -> Step[list[Any]]:
+    """Run several scripts in one exchange. ``then``: one more request, whose reply comes last.
+    ``kind``: Apart, if the error of one is to be its reply."""
     if not commands:
         return []
     try:
         packed = [command.packed for command in commands]
-        replies: list[Any] = yield Exchange([*packed, then] if then else packed)
+        replies: list[Any] = yield Exchange(kind([*packed, then] if then else packed))
     except NoScriptError:
-        replies = yield from _load_and_run(commands, then)
+        replies = yield from _load_and_run(commands, then, kind)
     return replies
 
 
-def _load_and_run(commands: Sequence[Command], then: bytes = b"") -> Step[list[Any]]:
+def _load_and_run(
+    commands: Sequence[Command], then: bytes = b"", kind: type[list[bytes]] = list
+) -> Step[list[Any]]:
     """Load and run in one exchange: there is hardly time to flush the scripts in between, even if
     somebody does so again and again."""
     try:
         loads = load_scripts(commands)
         packed = [*loads, *(command.packed for command in commands)]
-        replies: list[Any] = yield Exchange([*packed, then] if then else packed)
+        replies: list[Any] = yield Exchange(kind([*packed, then] if then else packed))
     except NoScriptError as error:
         raise from_reply(error) from error
     return replies[len(loads) :]

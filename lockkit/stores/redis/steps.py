@@ -25,7 +25,7 @@ from lockkit.stores.contract import Buried, Direct, Fenced, Pushed, ServerClock
 from lockkit.stores.records import OnServer
 from lockkit.stores.redis import replicas
 from lockkit.stores.redis.connections import Connections, OwnConnections
-from lockkit.stores.redis.failures import is_of_one
+from lockkit.stores.redis.failures import Apart
 from lockkit.stores.redis.health import eviction, server
 from lockkit.stores.redis.protocol import NO_CHANNEL, POLL, Command, pack
 from lockkit.stores.redis.replies import RELEASES, read_acquire, read_extend
@@ -216,7 +216,7 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock, OnServer):
         return Release.ABSENT if request.queued else RELEASES[reply]
 
     def extend(self, requests: Sequence[Request]) -> Step[list[Renewal]]:
-        """One script per bucket, all at once; one by one if one of them is refused."""
+        """One script per bucket, all at once. If one of them is refused, the others count."""
         if self._handed:
             for request in requests:
                 self._heard_of(request)
@@ -233,24 +233,13 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock, OnServer):
 
     def _extended(self, commands: Sequence[Command]) -> Step[list[Any]]:
         """The replies; for a bucket that is refused, its error."""
-        try:
-            return (yield from self._confirmed(commands))
-        except LockError as error:
-            if not is_of_one(error):
-                raise
-        replies = list[Any]()
-        for command in commands:  # the refusal of one says nothing about the others
-            try:
-                replies.append((yield from self._confirmed([command]))[0])
-            except LockError as error:
-                if not is_of_one(error):
-                    raise
-                replies.append(error)
-        return replies
+        return self._confirmed(commands, Apart)
 
-    def _confirmed(self, commands: Sequence[Command]) -> Step[list[Any]]:
+    def _confirmed(
+        self, commands: Sequence[Command], kind: type[list[bytes]] = list
+    ) -> Step[list[Any]]:
         timeout = self._connections.fresh.arguments["socket_timeout"]
-        return replicas.confirmed(commands, self._replicas, timeout)
+        return replicas.confirmed(commands, self._replicas, timeout, kind)
 
     def wait(self, request: Request, seconds: float, busy: Busy) -> Step[Grant | None]:
         """A grant by message lasts only until the waiter's last sign of life runs out."""
