@@ -12,6 +12,7 @@ from lockkit.engine.effects import Later, Made, Step
 from lockkit.model import clock
 from lockkit.model.errors import (
     BackendError,
+    BackendUnavailable,
     ConfigurationError,
     DamagedRecord,
     LayoutMismatch,
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 Clock = Callable[[], float]
+Silent = set[tuple[int, Hashable]]
+"""Servers that did not answer one of several releases: each is the ``id`` of its store, and what
+``server_of`` says."""
 
 GONE = (
     "its store does not have it any more: it expired there, somebody else released it, or the data "
@@ -84,13 +88,18 @@ def withdraw(store: Store, request: Request) -> Step[None]:
 
 
 def release(
-    store: Store, hold: Hold, now: Clock = clock.now, made: Made | None = None
+    store: Store,
+    hold: Hold,
+    now: Clock = clock.now,
+    made: Made | None = None,
+    silent: Silent | None = None,
 ) -> Step[bool]:
     """Release. True if the claim was still ours. If it was handed over and never extended, only the
     store knows that. ``made``: the exchange, if it was made already, before the lease was over.
 
     If a release before the deadline gets no reply, and the second try finds nothing, the first was
     applied: True. If the store cannot be told now, the watchdog tells it later, and this raises.
+    ``silent``: servers that are not asked, because they would not answer; this may add one.
     """
     request = hold.request
     sent = now() if made is None else made.sent
@@ -98,18 +107,27 @@ def release(
     in_time = ours and sent < hold.deadline
 
     def ask() -> Step[Release]:
+        if silent and _server(store, hold) in silent:
+            raise BackendUnavailable("its server did not answer the last release")
         return give_back(store, request, made, hold.latest)
 
     try:
         found, again = yield from _answer(ask, hold, now, sent)
-    except UNTOLD:
-        yield Later(request, hold.latest)
+    except BaseException as error:  # also if interrupted
+        if silent is not None and now() - sent >= RETRY_WITHIN:
+            silent.add(_server(store, hold))
+        if isinstance(error, UNTOLD):
+            yield Later(request, hold.latest)
         raise
     if in_time and again and found is Release.ABSENT:
         return True
     if ours and found is not Release.RELEASED:
         yield from _ask_how_it_ended(store, hold)
     return ours and found is Release.RELEASED
+
+
+def _server(store: Store, hold: Hold) -> tuple[int, Hashable]:
+    return id(store), store.server_of(hold.name)
 
 
 def release_all(store: Store, holds: Sequence[Hold], until: float = math.inf) -> Step[None]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
-from lockkit.engine.holding import UNTOLD
+from lockkit.engine.holding import UNTOLD, Silent
 from lockkit.leases.aio_client import AsyncLease, AsyncLock, AsyncLockClient
 from lockkit.leases.enclosing import C, ClientsByAlias, FreeLock, takers_of_others
 from lockkit.leases.until import (
@@ -55,14 +55,14 @@ class AsyncEnclosingLease(AsyncLease):
             return await self._client.perform(self._releasing())
         return await super().release()
 
-    def _releasing(self) -> Step[bool]:
+    def _releasing(self, silent: Silent | None = None) -> Step[bool]:
         """Release. Raises OpenTransaction if an order is open, so that the order is rolled back."""
         if self.released or hasattr(self, "_is_free") or not self._client._in_order():
-            return (yield from super()._releasing())
+            return (yield from super()._releasing(silent))
         if entrants.of_task(asyncio.current_task()) in takers_of_others(self):
-            return (yield from super()._releasing())
+            return (yield from super()._releasing(silent))
         with suppress(*UNTOLD):  # even so, the lock may be free: raise the error below
-            yield from super()._releasing()
+            yield from super()._releasing(silent)
         raise OpenTransaction(
             f"the lock {self.name!r} was released while an order that began under it has its "
             f"transaction open: others could take it before the order commits. Put "

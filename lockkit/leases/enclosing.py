@@ -34,6 +34,7 @@ from lockkit.stores.registry import load_store
 
 if TYPE_CHECKING:
     from lockkit.engine.effects import Step
+    from lockkit.engine.holding import Silent
     from lockkit.leases.lease import BaseLease
     from lockkit.leases.multi import MultiLock
     from lockkit.leases.reentry import Entry
@@ -114,9 +115,9 @@ class EnclosingLease(Lease):
             self._hand_on()
         return super().release()
 
-    def _releasing(self) -> Step[bool]:
+    def _releasing(self, silent: Silent | None = None) -> Step[bool]:
         self._hand_on()
-        return super()._releasing()
+        return super()._releasing(silent)
 
     def _ends_by(self, error: type[BaseException] | None) -> None:
         if error is not None:

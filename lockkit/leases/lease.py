@@ -185,7 +185,8 @@ class BaseLease:
             )
         yield from holding.downgrade(self._client._queue, self._hold)
 
-    def _releasing(self) -> Step[bool]:
+    def _releasing(self, silent: holding.Silent | None = None) -> Step[bool]:
+        """Release. ``silent``: see ``holding.release``."""
         if any(keeper.is_open() for keeper in self._kept_by):
             return not self.lost
         if not self._finish() or self._foreign:
@@ -194,7 +195,7 @@ class BaseLease:
         if self._entry is not None and self._is_inner():
             return not hold.is_over(now())
         try:
-            return (yield from holding.release(client._queue, hold))
+            return (yield from holding.release(client._queue, hold, silent=silent))
         finally:  # after the release: somebody may be waiting for that
             self._given_back()
 
@@ -252,21 +253,25 @@ def _tell(reference: weakref.ref[BaseLease], on_lost: Callable[[Any], object]) -
     return None if lease is None or lease.released else on_lost(lease)
 
 
-def give_back(lease: Lease | MultiLease) -> None:
+def give_back(lease: Lease | MultiLease, release: Callable[[], bool] | None = None) -> None:
     """Release a lease after the work under it is done. Errors of the store are only logged, because
     the work stands.
 
     The caller has checked the lease at the last moment at which the work could be undone.
+    ``release`` does it, if not the method of that name.
     """
-    result_of(give_back_async(lease))
+    result_of(give_back_async(lease, release))
 
 
-async def give_back_async(lease: Lease | MultiLease | AsyncLease | AsyncMultiLease) -> None:
+async def give_back_async(
+    lease: Lease | MultiLease | AsyncLease | AsyncMultiLease,
+    release: Callable[[], bool] | None = None,
+) -> None:
     """Like ``give_back``, also for leases of asyncio."""
     if lease.released:
         return
     try:
-        kept = await value(lease.release())
+        kept = await value((release or lease.release)())
     except holding.UNTOLD as error:
         log.warning("release of %r not confirmed: %s", lease.name, error)
     else:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from lockkit.engine.effects import Step
-from lockkit.engine.holding import UNTOLD
+from lockkit.engine.holding import UNTOLD, Silent
 from lockkit.leases.blocks import Block, TaskLease, TaskLock, ThreadLease, ThreadLock
 from lockkit.leases.lease import BaseLease
 from lockkit.model.checks import check_timeout
@@ -152,15 +152,16 @@ def _releasing_each(
     leases: Sequence[BaseLease],
 ) -> Step[tuple[bool, list[BaseLease], BaseException | None]]:
     """Returns whether all that could be released were still held; those whose release failed; and
-    the gravest error."""
+    the gravest error. A server that does not answer is asked once."""
     left, kept = [*leases], True
+    silent: Silent = set()
     failed: list[BaseLease] = []
     failure: BaseException | None = None
     unbegun: BaseLease | None = None
     while left:
         try:
             while left:  # an interrupt may come between two releases, or before one begins
-                kept = (yield from left[-1]._releasing()) and kept
+                kept = (yield from left[-1]._releasing(silent)) and kept
                 left.pop()
         except GeneratorExit:
             raise

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
 from lockkit.engine.effects import Step
+from lockkit.engine.holding import Silent
 from lockkit.leases.blocks import giving_up
 from lockkit.leases.client import Lease, Lock
 from lockkit.leases.lease import give_back
@@ -115,8 +116,10 @@ class Transaction(ABC):
     def give_back(self) -> None:
         """Release the leases, after the end. Errors are only logged: the transaction has ended."""
         self.ended = True
+        silent: Silent = set()
         while self._leases:
-            give_back(self._leases.pop())
+            lease = self._leases.pop()
+            give_back(lease, partial(lease._client.perform, lease._releasing(silent)))
 
 
 class CommitLock(Lock):

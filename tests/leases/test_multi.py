@@ -9,6 +9,7 @@ import asyncio
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -153,10 +154,10 @@ def test_one_that_cannot_even_begin_to_be_released_does_not_hold_up_the_others(
     leases = locks.multi("a", "b", "c").acquire()
     begin = type(leases["b"])._releasing
 
-    def fails(lease: Lease) -> Step[bool]:
+    def fails(lease: Lease, *silent: Any) -> Step[bool]:
         if lease.name == "b":
             raise OpenTransaction("the database is locked")
-        return begin(lease)
+        return begin(lease, *silent)
 
     with monkeypatch.context() as patched:
         patched.setattr(Lease, "_releasing", fails)
@@ -174,10 +175,10 @@ def test_one_that_was_interrupted_before_it_began_is_released_after_the_failure_
     begin, interrupts = Lease._releasing, [KeyboardInterrupt()]
     release, wrong = locks.store.release, [BackendUnavailable("of c")]
 
-    def interrupted(lease: Lease) -> Step[bool]:
+    def interrupted(lease: Lease, *silent: Any) -> Step[bool]:
         if lease.name == "b" and interrupts:
             raise interrupts.pop()
-        return begin(lease)
+        return begin(lease, *silent)
 
     def fails(request: Request) -> Step[Release]:
         if request.name == "c" and wrong:
