@@ -244,7 +244,7 @@ def renew(store: Store, holds: Sequence[Hold], now: Clock = clock.now) -> Step[N
 def _fail(holds: Sequence[Hold], error: LockError, moment: float) -> None:
     is_new = any(hold.failing_since is None for hold in holds)
     for hold in holds:
-        hold.renewal_failed(moment)
+        hold.renewal_failed(moment, error)
     if is_new:  # else it has been said
         say = "renewals fail, and are tried until the leases expire (%d leases): %s"
         with suppress(Exception):  # of the application's filters: others are to be renewed
@@ -278,7 +278,7 @@ def _renew(store: Store, holds: Sequence[Hold], now: Clock) -> Step[None]:
 
 def _apply(hold: Hold, request: Request, renewal: Renewal, sent: float, now: float) -> None:
     if renewal.error is not None:
-        hold.renewal_failed(now)
+        hold.renewal_failed(now, renewal.error)
     elif renewal.left is None:
         hold.lose(GONE)
     else:

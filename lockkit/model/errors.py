@@ -148,7 +148,7 @@ class LeaseLost(LockError):
     """The lease is not held any more: it expired, or an operator released it. This is final.
 
     The message says why, as far as this process knows: who released it, for how long the store has
-    been unreachable, or that MAX_HOLD was reached.
+    been unreachable or has refused its renewal, or that MAX_HOLD was reached.
     """
 
 

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any, Protocol
 
 from lockkit.engine.times import before_drift, drift, reached_max_hold
-from lockkit.model.errors import LeaseLost
+from lockkit.model.errors import BackendUnavailable, LeaseLost, LockError, OutcomeUnknown
 from lockkit.model.types import Granted, Request
 from lockkit.runtime import process
 
@@ -72,6 +72,7 @@ class Hold:
         "granted",
         "name",
         "on_lost",
+        "refusal",
         "token",
     )
 
@@ -88,6 +89,7 @@ class Hold:
         self._leases: tuple[weakref.ref[_Lease], ...] = ()
         self.dead: bool | str = False  #: whether it is lost; as a text: how that happened
         self.failing_since: float | None = None  #: since then no renewal has succeeded
+        self.refusal = ""  #: the error of the last renewal that failed, if the store is up
         self.on_lost: dict[int, Callable[[], object]] | None = None  #: by the lease's id
 
     @property
@@ -206,6 +208,8 @@ class Hold:
             return "it belongs to the process that this one was forked from"
         if self.failing_since is not None:
             since = min(now, self.deadline) - self.failing_since
+            if self.refusal:
+                return f"it expired: for {since:.1f} s no renewal had succeeded: {self.refusal}"
             return f"it expired, and its store had been unreachable for {since:.1f} s"
         most = self._terms[_MAX_HOLD]
         if most is not None and reached_max_hold(self.deadline - self.granted, self.ttl, most):
@@ -257,8 +261,10 @@ class Hold:
                 self._asked = kept
                 return
 
-    def renewal_failed(self, now: float) -> None:
+    def renewal_failed(self, now: float, error: LockError) -> None:
         """Unknown, not lost: try again soon, ever faster as the deadline comes near."""
+        is_up = type(error) not in (BackendUnavailable, OutcomeUnknown)
+        self.refusal = f"{type(error).__name__}: {error}" if is_up else ""
         self.dead = self.dead or now >= self.deadline  # then there is no further try
         self.failing_since = now if self.failing_since is None else self.failing_since
         self.due = now + max(min(self.deadline - now, self.ttl) / 8, 0.02)

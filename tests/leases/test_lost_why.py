@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from command_line import hold, locks, until
@@ -15,7 +17,7 @@ from command_line import hold, locks, until
 import lockkit
 import lockkit.aio
 from lockkit.leases.client import LockClient
-from lockkit.model.errors import LeaseLost, LockHeld
+from lockkit.model.errors import LeaseLost, LockHeld, StoreRefused
 from lockkit.testing.conformance.base import at_least_once
 
 BROKEN = r"an operator released it: .*: ticket 7$"
@@ -125,6 +127,43 @@ def test_a_store_that_is_unreachable(tmp_path: Path) -> None:
         return bool(
             re.search(r"it expired, and its store had been unreachable for \d\.\d s$", told)
         )
+
+    at_least_once(its_renewals_fail)
+
+
+def test_a_store_that_refuses_is_not_called_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its user may not write any more."""
+
+    def refuse(_: object) -> NoReturn:
+        raise StoreRefused("NOPERM: no permission to run 'evalsha'")
+
+    def its_renewals_fail() -> bool:
+        with lockkit.connect("memory://refusing") as client:
+            lease = client.lock("x", ttl=1.0).acquire()
+            with monkeypatch.context() as patched:
+                patched.setattr(client.store, "renew", refuse)
+                until(lambda: lease.lost)
+            told = why(lease)
+            lease.release()
+        said = r"it expired: for \d\.\d s no renewal had succeeded: StoreRefused: NOPERM: no perm"
+        return bool(re.search(said, told))
+
+    at_least_once(its_renewals_fail)
+
+
+def test_a_record_that_cannot_be_read_is_not_called_unreachable(tmp_path: Path) -> None:
+    path = f"{tmp_path}/locks.sqlite3"
+
+    def its_renewals_fail() -> bool:
+        with lockkit.connect(f"sqlite:///{path}") as client:
+            lease = client.lock("x", ttl=1.0).acquire()
+            with sqlite3.connect(path) as rows:
+                rows.execute("UPDATE lockkit_lock SET state = 'cut'")
+            until(lambda: lease.lost)
+            told = why(lease)
+            client.repair("x")
+            lease.release()
+        return ": DamagedRecord: " in told
 
     at_least_once(its_renewals_fail)
 

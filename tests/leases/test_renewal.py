@@ -512,7 +512,7 @@ def test_an_extended_lease_is_asked_for_as_often_after_a_failure() -> None:
     held = hold()
     asked = held.ask(1000 * TTL, START)
     held.renewed(asked.number, START, 1000 * TTL, START)
-    held.renewal_failed(START + TTL / 3)
+    held.renewal_failed(START + TTL / 3, BackendUnavailable())
     assert held.due <= START + 2 * TTL / 3
 
 

@@ -394,7 +394,7 @@ class TestRenew:
         pauses = []
         moment = 100.0
         while not held.lost(moment):
-            held.renewal_failed(moment)
+            held.renewal_failed(moment, BackendUnavailable())
             pauses.append(held.due - moment)
             moment = held.due
         assert pauses == sorted(pauses, reverse=True)
