@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
@@ -130,22 +131,30 @@ def _server(store: Store, hold: Hold) -> tuple[int, Hashable]:
     return id(store), store.server_of(hold.name)
 
 
-def release_all(store: Store, holds: Sequence[Hold], until: float = math.inf) -> Step[None]:
-    """Release these at exit, and stop at the moment ``until``. If a server fails to answer one
-    request, it would not answer the next: the rest are left to expire. A record that cannot be read
-    says nothing about the others."""
+def release_all(
+    store: Store,
+    holds: Sequence[Hold],
+    until: float = math.inf,
+    withdrawals: Sequence[Request] = (),
+) -> Step[None]:
+    """Release and withdraw these at exit, and stop at the moment ``until``. If a server fails to
+    answer one request, it would not answer the next: the rest are left to expire. A record that
+    cannot be read says nothing about the others."""
+    ends: list[tuple[str, Callable[[], Step[object]]]]
+    ends = [(hold.name, partial(release, store, hold)) for hold in holds]
+    ends += [(request.name, partial(store.withdraw, request)) for request in withdrawals]
     failed = set[Hashable]()
-    for hold in holds:
+    for name, end in ends:
         if clock.now() > until:
             return
-        if failed and store.server_of(hold.name) in failed:
+        if failed and store.server_of(name) in failed:
             continue
         try:
-            yield from release(store, hold)
+            yield from end()
         except UNTOLD as error:
-            log.warning("release of %r not confirmed: %s", hold.name, error)
+            log.warning("release of %r not confirmed: %s", name, error)
             if not isinstance(error, DamagedRecord | LayoutMismatch):
-                failed.add(store.server_of(hold.name))
+                failed.add(store.server_of(name))
 
 
 def _answer(

@@ -15,7 +15,6 @@ from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lockkit.engine import holding
 from lockkit.model.clock import now
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.log import log_error
@@ -138,14 +137,14 @@ class AsyncWatchdog(BaseWatchdog):
         self._left = self.give_up()
 
     def _finish_exit(self, until: float) -> None:
-        if self._left:
+        if self._left or self._schedule.owes_any:
             without_loop = getattr(self._wire, "without_loop", None)
             store = self._store if without_loop else self._again()
             try:
                 wire = without_loop() if without_loop else store.wire()
             except ConfigurationError:  # over a client of redis.asyncio, which needs a loop
                 return
-            run(holding.release_all(store, self._left, until), wire)
+            run(self._releasing_all(store, self._left, until), wire)
 
 
 def _begin(reference: weakref.ref[AsyncWatchdog]) -> None:

@@ -93,6 +93,11 @@ class Schedule(_Watched):
     def holds_any(self) -> bool:
         return bool(self._holds)
 
+    @property
+    def owes_any(self) -> bool:
+        """Whether there is anything to release at exit."""
+        return bool(self._holds or self._withdrawals)
+
     def clear(self) -> None:
         super().clear()
         with self._lock:
@@ -106,6 +111,11 @@ class Schedule(_Watched):
         for hold in holds:
             hold.lose()
         return holds
+
+    def take_withdrawals(self) -> list[Request]:
+        with self._lock:
+            taken, self._withdrawals = self._withdrawals, {}
+        return [request for request, _ in taken.values()]
 
     def take_due(self, now: float) -> tuple[list[Hold], list[Request], list[Hold]]:
         """The holds to renew now, the requests to withdraw, and the holds that are over, each of

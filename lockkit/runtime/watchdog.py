@@ -9,6 +9,7 @@ store's leases.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -81,6 +82,12 @@ class BaseWatchdog(ABC):
         """Return all holds. They count as lost from now on, and are not renewed any more."""
         process.notice_fork()
         return self._schedule.take_all()
+
+    def _releasing_all(
+        self, store: Store, holds: list[Hold], until: float = math.inf
+    ) -> Step[None]:
+        """At exit: release these holds, and withdraw what could not be withdrawn before."""
+        return holding.release_all(store, holds, until, self._schedule.take_withdrawals())
 
     def _renewing(self) -> Step[None]:
         """One pass: renew what is due, then withdraw."""
@@ -179,7 +186,7 @@ class Watchdog(Background, BaseWatchdog):
                 self._store = store
         wire = self._own or self._wire
         if self._exit is not None:
-            run(holding.release_all(self._store, self.give_up()), wire)
+            run(self._releasing_all(self._store, self.give_up()), wire)
             self._exit.set()
         run(self._renewing(), wire)
         moment = now()
@@ -190,10 +197,10 @@ class Watchdog(Background, BaseWatchdog):
         return native.is_patched() and not self._is_local
 
     def _begin_exit(self) -> None:
-        if self._schedule.holds_any and self._wake is not None:
+        if self._schedule.owes_any and self._wake is not None:
             self._notices.stop()
             if self._is_apart:  # at exit, its thread cannot look up the server's address any more
-                run(holding.release_all(self._clients, self.give_up()), self._wire)
+                run(self._releasing_all(self._clients, self.give_up()), self._wire)
                 return
             self._exit = native.Wake()
             self._wake.set()

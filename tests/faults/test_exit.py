@@ -103,6 +103,49 @@ with sqlite3.connect({str(path)!r}) as rows:
     assert ended.stderr.count("release of 'spoilt' not confirmed") == 1
 
 
+UNTOLD = """
+import asyncio, atexit, sys
+import lockkit
+from lockkit import aio
+
+def fails(_):
+    raise lockkit.OutcomeUnknown("no reply")
+
+locks = lockkit.connect(sys.argv[1], ttl=600)
+lease = locks.lock("kept").acquire()
+atexit.register(setattr, locks._wire, "exchange", locks._wire.exchange)
+locks._wire.exchange = fails
+with lease:
+    pass
+"""
+UNTOLD_IN_A_LOOP = """
+import asyncio, sys
+import lockkit
+from lockkit import aio
+
+async def fails(_):
+    raise lockkit.OutcomeUnknown("no reply")
+
+async def leave():
+    global locks
+    locks = aio.connect(sys.argv[1], ttl=600)
+    async with locks.lock("kept"):
+        locks._wire.exchange = fails
+
+asyncio.run(leave())
+"""
+
+
+@pytest.mark.parametrize("program", [UNTOLD, UNTOLD_IN_A_LOOP], ids=["sync", "async"])
+def test_so_is_what_its_store_could_not_be_told_before(
+    program: str, url: str, locks: lockkit.LockClient
+) -> None:
+    """The store answers again as the program ends."""
+    ended = run(program, url)
+    assert (ended.returncode, ended.stderr.count("not confirmed")) == (0, 1), ended.stderr
+    assert locks.inspect("kept") is None
+
+
 def test_a_loop_that_ends_during_a_pass_of_the_renewal_leaves_no_task(
     redis_server: RedisServer,
 ) -> None:
