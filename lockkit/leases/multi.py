@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 AnyLease = TypeVar("AnyLease", "Lease", "AsyncLease")
 
+LEAST = 0.001
+"""Seconds to wait for a name if those before it took all the time: 0 would mean not to wait."""
+
 
 class _MultiLease(Generic[AnyLease]):
     """The leases of all names, as one. Local: reading it costs no round trip."""
@@ -209,7 +212,7 @@ class _MultiLock(Generic[Several]):
         leases: list[BaseLease] = []
         try:
             for lock in self._locks:
-                left = None if wait is None else max(start + wait - now(), 0.0)
+                left = wait and max(start + wait - now(), LEAST)
                 lease = yield from lock._acquiring(left)
                 leases.append(lease)
             return made(self._client, leases)

@@ -9,6 +9,7 @@ import asyncio
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from typing import Any
 
 import pytest
@@ -75,8 +76,6 @@ def test_waiting_for_one_takes_from_the_time_for_the_next(both: AnyClient) -> No
             eventually(lambda: now() > start + ALL / 20)
             first.release()
             error = waiting.result()
-        if isinstance(error, lockkit.LockHeld):  # it was late: no time was left for "b"
-            return False
         (seconds,) = re.findall(r"within ([0-9.]+) s", str(error))
         assert len(seconds) <= len("0.123")
         assert error.waited >= ALL
@@ -84,6 +83,18 @@ def test_waiting_for_one_takes_from_the_time_for_the_next(both: AnyClient) -> No
 
     with ThreadPoolExecutor(1) as threads:
         at_least_once(lambda: taken(threads))
+    assert held(both) == []
+
+
+def test_no_time_left_for_the_last_is_not_a_refusal_to_wait(
+    both: AnyClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LockHeld is for a ``timeout`` of 0."""
+    hours = count(step=3600)
+    monkeypatch.setattr("lockkit.leases.multi.now", lambda: float(next(hours)))
+    with both.lock("b").acquire():
+        assert type(refused(both.multi("a", "b", timeout=ALL))) is AcquireTimeout
+        assert type(refused(both.multi("a", "b", timeout=0))) is lockkit.LockHeld
     assert held(both) == []
 
 
