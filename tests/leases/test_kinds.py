@@ -152,6 +152,32 @@ class TestReadersAndWriters:
 
 
 @pytest.mark.parametrize("kind", ["reentrant", "write"])
+@pytest.mark.parametrize(("owners", "enters"), [(["", ""], True), (["one", "two"], False)])
+def test_a_thread_of_a_pool_owns_what_it_hands_on(
+    locks: LockClient, kind: str, owners: list[str], enters: bool
+) -> None:
+    """Two requests, whose dependencies run in one thread. Owners of their own keep them apart."""
+
+    def dependency(owner: str) -> Iterator[lockkit.Lease | None]:
+        writing = locks.rwlock("stock", owner=owner).write()
+        reentrant = locks.lock("stock", reentrant=True, owner=owner)
+        lease = (reentrant if kind == "reentrant" else writing).try_acquire()
+        yield lease
+        if lease is not None:
+            lease.release()
+
+    requests = [dependency(owner) for owner in owners]
+    with ThreadPoolExecutor(1) as threads:
+        first, second = [threads.submit(next, request).result() for request in requests]
+        assert first is not None
+        assert (second is not None) is enters
+        if second is not None:
+            assert second.fencing_token == first.fencing_token
+        for request in requests:
+            threads.submit(next, request, None).result()
+
+
+@pytest.mark.parametrize("kind", ["reentrant", "write"])
 def test_a_task_with_a_blocking_client_enters_again_and_another_does_not(
     locks: LockClient, kind: str
 ) -> None:
