@@ -29,7 +29,7 @@ MOST_AWAITED = 85
 IN_DATABASES = [
     ("postgres_url", "table", 100),
     ("mariadb_url", "table", 195),
-    ("postgres_url", "advisory", 125),
+    ("postgres_url", "advisory", 130),
     ("mariadb_url", "advisory", 480),
 ]
 """The same with theirs; half of MariaDB's are PyMySQL's."""

@@ -1002,7 +1002,7 @@ def test_a_session_that_a_pooler_has_given_to_somebody_else_is_not_ended(
         others = (psycopg.connect(bouncer.of(postgres_url), autocommit=True) for _ in range(9))
         clients = (stack.enter_context(each) for each in others)
         other = next(each for each in clients if session_of(each) == connection.identity)
-        assert lease.release()
+        assert not lease.release()
         assert session_of(other) == connection.identity
 
 

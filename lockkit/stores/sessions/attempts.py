@@ -112,11 +112,15 @@ class Attempts(Direct):
         """A release without an answer ends its session: see ``release``."""
         route = route_of(request)
         found, session = self._parting(route).of(error), self._sessions.of(route)
-        if isinstance(found, SessionEnded) and not self._sessions.remains(route):
+        if isinstance(found, SessionEnded) and not self._may_be_applied(found, route):
             return None
         if isinstance(found, OutcomeUnknown) and session is not None and session.holds:
             self._sessions.part(route, is_broken=True)
         return found
+
+    def _may_be_applied(self, error: SessionEnded, route: Route) -> bool:
+        """False: the statement was not sent, or the server has said that the session is over."""
+        return error.was_sent and self._sessions.remains(route) is not None
 
     def _taking(self, session: Session, request: Request) -> Statement:
         session.may_hold = True

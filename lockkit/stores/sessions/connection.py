@@ -33,6 +33,9 @@ class SessionEnded(OutcomeUnknown):
     """The session is over for this process, so its lock can no longer be relied on. At the server
     it may live on for a while: see ``pool.Remains``."""
 
+    was_sent = False
+    """Whether the statement was sent, so that the server may have applied it."""
+
 
 class Refused(Exception):
     """The server's answer to a statement is an error; the session goes on."""

@@ -121,6 +121,9 @@ class Session:
             connection = self._send(statement, waits=False)
             try:
                 return (yield from self._reply(max(until - now(), 0.0), connection))
+            except SessionEnded as error:
+                error.was_sent = True
+                raise
             except Refused as refusal:
                 if not (cancelled and refusal.code in CANCELLED):
                     raise
@@ -203,8 +206,14 @@ class Session:
             yield Park(place, min(LOOK_AGAIN, max(until - now(), 0.0)))
 
     def _send(self, statement: Statement, *, waits: bool) -> Connection:
+        """A session with a lock is looked at first: once a release is sent and has no reply, nobody
+        can tell whether it was applied, or the lock was lost before."""
         self._waits = waits  # before: an interrupt may come after it is sent
         connection = self._open_connection()
+        if self.holds and not connection.is_alive():
+            with suppress(Refused):
+                connection.fetch()  # notes whether the server has said so
+            raise SessionEnded("the session with the database server has ended")
         connection.send(statement)
         return connection
 

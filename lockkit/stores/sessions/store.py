@@ -89,10 +89,10 @@ class SessionStore(Attempts, Sessioned):
                 yield from self._bury(route, route, session)
                 free = self._sql.free(self._key(request), held=held)
                 rows = yield from self._say(session, route, free)
-        except SessionEnded:
-            if self._sessions.remains(route):
+        except SessionEnded as error:
+            if self._may_be_applied(error, route):
                 raise
-            return Release.ABSENT  # the server has said that the session is over
+            return (yield from self.release(request))  # there is no session any more
         except OutcomeUnknown:  # no answer: the next try ends the session over another connection
             self._sessions.part(route, is_broken=True)
             raise

@@ -106,6 +106,18 @@ class NetworkTests:
             assert not lease.release()
             nothing_left(other, name)
 
+    @needs(SessionTarget)
+    def test_a_release_over_a_connection_that_has_ended_finds_the_lease_lost(
+        self, far: AnyClient, other: AnyClient, proxied: Proxied, name: str
+    ) -> None:
+        """Nobody has noticed the end before, and somebody else may have held the name since."""
+        for _ in range(INJECTIONS):
+            lease = far.lock(name).acquire()
+            proxied.proxy.cut()
+            eventually(lambda: not held(other, name))
+            assert lease.release() is False
+            nothing_left(other, name)
+
     def test_no_reply_at_all_is_neither_success_nor_failure(
         self, reach: Reach, other: AnyClient, store: ServerTarget, name: str
     ) -> None:
