@@ -17,7 +17,7 @@ import redis
 from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
 
 from lockkit.model.errors import LockError
-from lockkit.runtime import process
+from lockkit.runtime import native, process
 from lockkit.stores.redis.failures import (
     all_checked,
     check_role,
@@ -54,10 +54,15 @@ class OwnConnections:
         self.give: Callable[[Connection], None] = self._idle.append
 
     def take(self) -> Connection:
+        """One that the server has closed is not used: once a release is sent and has no reply,
+        nobody can tell whether it was applied, or a restart had lost the lease before."""
         try:
-            return self._idle.pop()
+            connection = self._idle.pop()
         except IndexError:
             return self.fresh()
+        if connection.lockkit_poll(0):
+            self.discard(connection)
+        return connection
 
     def discard(self, connection: Connection) -> None:
         """One failed, so the idle ones are probably stale as well: the next try must not meet
@@ -124,8 +129,8 @@ def connect(connection: Connection) -> Any:
     """The socket of a connection, connected if it was not. Each version of redis-py has another way
     to ask whether it is, which takes a twentieth of the time of an uncontended lock; all have
     ``_sock``."""
-    if connection._sock is not None:
-        return connection._sock
+    if (sock := connection._sock) is not None:
+        return sock
     try:
         connection.connect()
         if is_managed(connection):
@@ -141,6 +146,7 @@ def connect(connection: Connection) -> Any:
     except BaseException:  # interrupted
         connection.disconnect()
         raise
+    connection.lockkit_poll = native.poll(connection._sock.fileno())
     return connection._sock
 
 

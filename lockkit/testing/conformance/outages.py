@@ -94,6 +94,20 @@ class OutageTests:
                 assert taken.release()
             nothing_left(client, name)
 
+    def test_a_lease_that_a_restart_has_forgotten_cannot_be_released(
+        self, client: AnyClient, other: AnyClient, store: ServerTarget, name: str
+    ) -> None:
+        """Also if its holder has asked for nothing since: somebody else had the name meanwhile."""
+        for _ in range(INJECTIONS // 2):
+            lease = client.lock(name).acquire()
+            store.restart()
+            taken = other.lock(name).try_acquire()
+            assert lease.release() is (taken is None)
+            if taken is not None:
+                taken.check()
+                assert taken.release()
+            nothing_left(client, name)
+
     @needs(Queued, Listed)
     def test_a_waiter_survives_a_restart_or_is_told(
         self,
