@@ -232,7 +232,7 @@ def test_a_primary_that_is_made_read_only_locks_no_more(server: SessionServer) -
         assert client.lock("a").acquire().release()
 
 
-@pytest.mark.parametrize("server", [ROW], indirect=True, ids=lambda k: k.name)
+@pytest.mark.parametrize("server", ROWS, indirect=True, ids=lambda k: k.name)
 def test_whoever_makes_a_name_has_none_of_others_meanwhile(server: SessionServer) -> None:
     """Old names are deleted then, and it may be stopped at any moment."""
     with (

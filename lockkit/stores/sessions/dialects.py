@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from hashlib import sha256
 from typing import ClassVar
 
@@ -81,12 +80,8 @@ class Dialect(ABC):
         raise NotImplementedError
 
     def prune(self) -> str:
-        """Delete some rows that are old and that nobody else has locked. Rows in the reply are only
-        locked so far: ``delete`` must follow."""
-        raise NotImplementedError
-
-    def delete(self, keys: Sequence[str]) -> str:
-        """Delete the rows with these keys, which ``prune`` has locked."""
+        """Delete some rows that are old and that nobody else has locked. One statement: if the
+        process stopped between two, nothing would end the transaction."""
         raise NotImplementedError
 
     @abstractmethod

@@ -120,7 +120,6 @@ class PostgresRow(PostgresDialect, OfRows):
         )
 
     def prune(self) -> str:
-        """One statement: if the process stopped between two, nothing would end the transaction."""
         return (
             "delete from lockkit_row where id = any(array(select id from lockkit_row where "
             f"made < now() - interval '{KEPT_DAYS} day' limit {PRUNED} for update skip locked))"

@@ -162,9 +162,7 @@ class SessionStore(Attempts, Sessioned):
             if self._sql.is_missing(rows):
                 yield from self._say(session, route, self._sql.make(key, quote(request.name)))
                 with suppress(Refused):  # the row is there; another name's maker prunes again
-                    old = yield from self._say(session, route, self._sql.prune())
-                    if keys := [row[1] for row in old if row[1]]:
-                        yield from self._say(session, route, self._sql.delete(keys))
+                    yield from self._say(session, route, self._sql.prune())
             elif not self._sql.is_undecided(rows):
                 return rows
             rows = yield from self._say(session, route, take)
