@@ -131,13 +131,13 @@ class Session:
 
     def ends(self, sent: float) -> float:
         """The moment before which the leader does not end it, if a write sent at ``sent`` has been
-        acknowledged.
+        acknowledged. Limit: the session must be two ticks long, as it is by the servers' defaults.
 
         The leader counts from the last sign of life that it has heard of. The other servers report
         their clients' signs when they answer its pings, twice in a tick. So the write proves only
-        that the leader has heard of signs until half a tick before it. A session is at least two
-        ticks long, so that is at most LATE of its timeout. Between two signs, kazoo is silent for
-        a third of the timeout plus 0.4 s; in a process that was stopped, for longer.
+        that the leader has heard of signs until half a tick before it, which is at most LATE of the
+        timeout; of a shorter session (``minSessionTimeout``) it is more. Between two signs, kazoo
+        is silent for a third of the timeout plus 0.4 s; in a process that was stopped, for longer.
         """
         heard = [sign for sign in tuple(self._signs) if sign <= sent - LATE * self.timeout]
         return max([self._sure, *heard]) + self.timeout
