@@ -652,6 +652,40 @@ def test_an_engine_on_sqlite_gets_a_file_beside_it(tmp_path: Path, connect: Conn
     engine.dispose()
 
 
+def test_engines_whose_urls_name_no_file_exclude_one_another_by_the_file_they_open(
+    connect: Connect, tmp_path: Path
+) -> None:
+    def creator() -> sqlite3.Connection:
+        return sqlite3.connect(tmp_path / "shop.sqlite3")
+
+    engines = [sqlalchemy.create_engine("sqlite://", creator=creator) for _ in range(2)]
+    one, other = (connect("sqlalchemy://", options={"engine": engine}) for engine in engines)
+    with one.lock("a"):
+        assert other.lock("a").try_acquire() is None
+    assert (tmp_path / "shop.lockkit.sqlite3").exists()
+    for engine in engines:
+        engine.dispose()
+
+
+def test_an_engine_that_opens_nothing(connect: Connect, tmp_path: Path) -> None:
+    def creator() -> sqlite3.Connection:
+        return sqlite3.connect(tmp_path / "nowhere" / "shop.sqlite3")
+
+    engine = sqlalchemy.create_engine("sqlite://", creator=creator)
+    with pytest.raises(lockkit.BackendUnavailable, match="unable to open database file"):
+        connect("sqlalchemy://", options={"engine": engine})
+
+
+def test_what_others_do_over_the_only_connection_in_memory_is_not_undone(connect: Connect) -> None:
+    engine = sqlalchemy.create_engine("sqlite://", poolclass=sqlalchemy.StaticPool)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE stock (units)")
+        connection.exec_driver_sql("INSERT INTO stock VALUES (1)")
+        with connect("sqlalchemy://", options={"engine": engine}).lock("a"):
+            assert connection.exec_driver_sql("SELECT units FROM stock").scalars().all() == [1]
+    engine.dispose()
+
+
 def test_a_database_in_memory_gets_a_temporary_file(
     connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,13 +8,14 @@ SQLite, the locks are in a file beside the database; see ``beside``.
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from lockkit.model.errors import ConfigurationError, LockError
 from lockkit.model.settings import AliasSettings
 from lockkit.stores.contract import ServerClock, reject_unknown_options
-from lockkit.stores.servers import raise_unless_of_connecting
-from lockkit.stores.sql.beside import connector_beside
+from lockkit.stores.servers import cannot_connect, first_line, raise_unless_of_connecting
+from lockkit.stores.sql.beside import connector_beside, path_beside
 from lockkit.stores.sql.connector import Connection, Connector
 from lockkit.stores.sql.dialect import Dialect, load_dialect
 from lockkit.stores.sql.engines import engine_of
@@ -44,7 +45,7 @@ class SQLAlchemyStore(SQLStore):
         engine = engine_of(settings)
         dialect = engine.dialect.name
         if dialect == "sqlite":
-            return table_over(SQLiteStore, connector_beside(engine.url.database or ""), settings)
+            return table_over(SQLiteStore, connector_beside(_database_of(engine)), settings)
         if dialect not in SERVERS:
             raise ConfigurationError(
                 f"{settings.place}: lockkit keeps no locks in {dialect}; "
@@ -105,3 +106,21 @@ class EngineConnector(Connector):
             raise_unless_of_connecting(error)
             raise self._vendor.no_connection(getattr(error, "orig", None) or error) from error
         return connected(made.dbapi_connection, module, self._vendor, REMEDY)
+
+
+def _database_of(engine: sqlalchemy.Engine) -> str:
+    """The database of an engine of SQLite. If its URL names no file, SQLite is asked: a ``creator``
+    may open one. Not over a StaticPool, whose only connection may be in the middle of a transaction
+    that this would roll back."""
+    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.pool import StaticPool
+
+    named = engine.url.database or ""
+    if path_beside(named) is not None or isinstance(engine.pool, StaticPool):
+        return named
+    try:
+        with closing(engine.raw_connection()) as connection, closing(connection.cursor()) as cursor:
+            cursor.execute("PRAGMA database_list")
+            return str(next(file for _, name, file in cursor.fetchall() if name == "main"))
+    except (SQLAlchemyError, engine.dialect.loaded_dbapi.Error) as error:
+        raise cannot_connect("database", first_line(error), is_refusal=False) from error
