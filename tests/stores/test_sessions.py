@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -837,6 +838,19 @@ def test_a_missing_table_is_said_and_made(rows: SessionServer) -> None:
             locks.store.create_table()
         with locks.lock("a", timeout=0):
             pass
+
+
+def test_a_table_that_is_there_is_made_by_anyone_who_may_use_it(rows: SessionServer) -> None:
+    """The server would refuse even CREATE TABLE IF NOT EXISTS."""
+    rows.execute("create user weak")
+    rows.execute("grant select, insert, update, delete on lockkit_row to weak")
+    try:
+        with lockkit.connect(re.sub("//[a-z]*@", "//weak@", rows.url)) as locks:
+            locks.store.create_table()
+            assert locks.lock("a").acquire(timeout=0).release()
+    finally:
+        rows.execute("revoke select, insert, update, delete on lockkit_row from weak")
+        rows.execute("drop user weak")
 
 
 def test_the_table_is_made_by_two_processes_at_once(

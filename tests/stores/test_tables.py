@@ -20,7 +20,7 @@ import lockkit
 from lockkit.engine.holding import renew
 from lockkit.model.errors import BackendUnavailable, StoreRefused
 from lockkit.model.types import LockState
-from lockkit.stores.sql import engines
+from lockkit.stores.sql import create_table, engines
 from lockkit.stores.sql import rows as table_rows
 from lockkit.stores.sql import store as sql_store
 from lockkit.testing.conformance.base import queued
@@ -252,6 +252,16 @@ def test_four_grants_are_enough(least: str, monkeypatch: pytest.MonkeyPatch) -> 
         assert [info.broken_by for info in client.last_words()] == ["test"]
         assert client.perform(client.store.prefixes()) == {}
         assert lease.release() is False
+
+
+def test_a_table_that_is_there_is_made_by_anyone_who_may_use_it(least: str) -> None:
+    """PostgreSQL and MariaDB would refuse even CREATE TABLE IF NOT EXISTS."""
+    engine = engine_for(least)
+    create_table(engine)
+    engine.dispose()
+    with lockkit.connect(least) as client:
+        client.store.create_table()
+        assert client.lock("a").acquire().release()
 
 
 def test_a_password_that_cannot_be_had_is_an_error_and_asked_for_again(engine: sa.Engine) -> None:

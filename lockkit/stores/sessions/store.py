@@ -50,7 +50,7 @@ class SessionStore(Attempts, Sessioned):
 
     def create_table(self) -> None:
         if sql := self._sql.before_create + self.ddl():
-            run(self._elsewhere(lambda route, found: self._say(found, route, sql)), self.wire())
+            run(self._elsewhere(partial(self._make_table, sql)), self.wire())
 
     def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:
         check_length(request.ttl)
@@ -78,17 +78,15 @@ class SessionStore(Attempts, Sessioned):
     def release(self, request: Request) -> Step[Release]:
         route = route_of(request)
         self._sessions.leave(route)
-        session = self._sessions.of(route)
-        if session is None:
+        if (session := self._sessions.of(route)) is None:
             if self._sessions.remains(route):
                 yield from self._elsewhere(partial(self._bury, route))
             return Release.ABSENT
-        held = session.holds
+        held, key = session.holds, self._key(request)
         try:
             with self._parting(route):
                 yield from self._bury(route, route, session)
-                free = self._sql.free(self._key(request), held=held)
-                rows = yield from self._say(session, route, free)
+                rows = yield from self._say(session, route, self._sql.free(key, held=held))
         except SessionEnded as error:
             if self._may_be_applied(error, route):
                 raise
@@ -177,8 +175,7 @@ class SessionStore(Attempts, Sessioned):
         return int(rows[0][1] or 0)
 
     def _clear(self, session: Session, request: Request) -> Step[Rows]:
-        free = self._sql.free(self._key(request), held=False)
-        return (yield from self._say(session, route_of(request), free))
+        return self._say(session, route_of(request), self._sql.free(self._key(request), held=False))
 
     def _again(self, request: Request, session: Session) -> Step[Grant | Busy]:
         """The claim has a session already. Only the server can say what it holds."""
@@ -286,6 +283,11 @@ class SessionStore(Attempts, Sessioned):
                     yield Park(Signal(), CANCEL_AGAIN)
             self._sessions.buried(route)
         return True
+
+    def _make_table(self, sql: str, route: Route, session: Session) -> Step[Rows]:
+        with suppress(Refused):  # it is missing; a user who may not make it is refused ``sql``
+            return (yield from self._say(session, route, "select 1 from lockkit_row limit 0"))
+        return (yield from self._say(session, route, sql))
 
     def _greet(self, route: Route, session: Session) -> Step[Connection]:
         assert session.connection is not None

@@ -13,6 +13,7 @@ def create_table(engine: sqlalchemy.Engine) -> None:
     errors of SQLAlchemy, and ConfigurationError for another database. Not for SQLite: a file gets
     its table at the first lock. A Django project gets the table by ``manage.py migrate`` and need
     not call this."""
+    from sqlalchemy import inspect
     from sqlalchemy.exc import DBAPIError
 
     from lockkit.model.errors import ConfigurationError
@@ -24,6 +25,8 @@ def create_table(engine: sqlalchemy.Engine) -> None:
         raise ConfigurationError(
             f"lockkit makes tables in PostgreSQL, MySQL and MariaDB, not in {engine.dialect.name}"
         )
+    if inspect(engine).has_table("lockkit_lock"):
+        return  # the user may be one that may not make it
     try:
         _run(engine, load_dialect(vendor.name).create)
     except DBAPIError as error:  # PostgreSQL's, if another process makes it at the same moment

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from lockkit.engine.effects import Step
-from lockkit.model.errors import LayoutMismatch
+from lockkit.model.errors import LayoutMismatch, MissingTable
 from lockkit.model.types import LockInfo, Page
 from lockkit.runtime.wires import Lane, call
 from lockkit.stores.contract import Listed
@@ -69,8 +69,13 @@ class TableListing(Listed):
         return "" if self._dialect.name == "sqlite" else self._dialect.create
 
     def create_table(self) -> None:
+        """Look first: the server refuses the statement to a user who may not make tables, even if
+        the table is there."""
         if sql := self.ddl():
-            self._rows(sql, {})
+            try:
+                self._rows(self._dialect.read, {"id": ""})
+            except MissingTable:
+                self._rows(sql, {})
 
     def _page(self, name: str | None, cursor: _Cursor) -> Page:
         """Raises LayoutMismatch after the last page, so that all rows that can be read are shown
