@@ -166,6 +166,8 @@ def orphans(locks: LockClient, name: str | None = None) -> Iterator[LockInfo]:
 
 def _entries(locks: LockClient, name: str | None) -> Iterator[tuple[str, StoredRecord]]:
     records, cursor = locks.store.records(), None
+    if name is not None and not name.startswith("order:"):
+        return
     while records is not None:
         found, cursor = locks.perform(records.orphans(name, cursor))
         yield from found

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pytest
 import redis
 import redis.asyncio
+from command_line import locks
 from tls_ends import TLSEnd
 
 import lockkit
@@ -157,6 +158,25 @@ def test_the_least_privileged_user_can_do_everything(guarded: RedisServer, use: 
     assert list(client.holders()) == []
     client.perform(client.store.check())
     client.close()
+
+
+def test_the_least_privileged_user_may_use_the_command(guarded: RedisServer) -> None:
+    """Only the names of orders take permissions more, and without them the user is told so."""
+    guarded.flush()
+    with connect(guarded.url_for("shop", "secret")) as client:
+        lease = client.lock("stock:42").acquire()
+        shown = locks(client, "show", "stock:42")
+        assert (shown.status, shown.err, "held" in shown.out) == (0, "", True)
+        released = locks(client, "release", "stock:42", "--yes")
+        assert (released.status, released.err) == (0, "")
+        assert not lease.release()
+        refused = locks(client, "show", "order:7")
+        assert (refused.status, "its store refuses: " in refused.err) == (1, True)
+        assert "lacks a permission" in refused.err
+        with guarded.client() as admin:
+            admin.execute_command("ACL", "SETUSER", "shop", "+get", "+pttl")
+            assert locks(client, "show", "order:7").status == 0
+            admin.execute_command("ACL", "SETUSER", "shop", "-get", "-pttl")
 
 
 def test_a_user_who_may_not_publish_or_subscribe_still_hands_on(guarded: RedisServer) -> None:

@@ -13,8 +13,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lockkit.engine.effects import Step
-from lockkit.model.errors import BackendUnavailable, DamagedRecord
+from lockkit.model.errors import (
+    BackendUnavailable,
+    DamagedRecord,
+    OutcomeUnknown,
+    StoreRefused,
+)
 from lockkit.model.types import ClaimReply, Finding, StoredRecord
+from lockkit.stores.redis.failures import refused
 from lockkit.stores.redis.health import capacity, persistence
 from lockkit.stores.redis.layout import VERSION, bucket_of, encoded
 from lockkit.stores.redis.protocol import ALL_BUCKETS, Script, evalsha, pack, script_of
@@ -164,6 +170,10 @@ class RedisRecords:
             reply = yield from look_by_script(evalsha(_LIST, keys, names))
         except DamagedRecord:  # the listing of locks shows the damaged bucket
             return []
+        except OutcomeUnknown as error:
+            if refused(error):  # the script writes nothing
+                raise StoreRefused(str(error)) from error.__cause__
+            raise
         entries = []
         for name, value, left in zip(names, reply[::2], reply[1::2], strict=True):
             entry = _entry(value or None, left)
