@@ -95,7 +95,8 @@ def resolve(arguments: argparse.Namespace, stores: Stores, console: Console) -> 
         "resolve", "resolve", "resolved", "an orphan",
         lambda info: info.state is LockState.ORPHAN,
         "Did this order take effect? Its duplicates will be told that it did." if done else
-        "Did this order not take effect? The next request with its ID will run.",
+        "The next request with this ID will run the order again. Are you sure that it did not take "
+        "effect?",
         lambda client, info, by: resolved(
             client, info, done=done, by=f"{RESOLVED}{'done' if done else 'retry'}: {by}"
         ),

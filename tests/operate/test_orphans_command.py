@@ -112,7 +112,7 @@ def test_without_a_terminal_it_needs_yes_and_on_one_it_asks(client: LockClient) 
     command = ("resolve", order.lock_name, "--retry")
     assert locks(client, *command).status == 2
     asked = locks(client, *command, stdin=Screen("n\n"), terminal=True)
-    assert (asked.status, "Did this order not take effect?" in asked.err) == (1, True)
+    assert (asked.status, "Are you sure that it did not take effect?" in asked.err) == (1, True)
     assert len(list(orphans(client))) == 1
     assert locks(client, *command, stdin=Screen("y\n"), terminal=True).status == 0
 
