@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from shlex import quote
 from typing import NoReturn
 
 import lockkit
@@ -17,6 +18,7 @@ from lockkit.operate.anywhere import taken_out
 from lockkit.operate.text import bare_urls, printable
 from lockkit.stores.registry import load_store
 
+PROG = "lockkit locks"
 MISSING = (
     "the command is missing: lockkit locks, or lockkit locks run NAME PROGRAM, or lockkit locks -h"
 )
@@ -43,7 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(f"{missing}: nobody has ever locked there{ELSEWHERE if default else ''}")
         return url
 
-    return _locks(find, arguments.key_prefix, theirs)
+    given = {"--url": arguments.url, "--key-prefix": arguments.key_prefix}
+    shown = (f" {flag} {quote(bare_urls(text))}" for flag, text in given.items() if text)
+    return _locks(find, arguments.key_prefix, theirs, PROG + "".join(shown))
 
 
 def _upto_locks(words: Sequence[str]) -> int:
@@ -119,7 +123,9 @@ def _missing_file(url: str) -> str:
         return ""
 
 
-def _locks(find: Callable[[], str], key_prefix: str | None, argv: Sequence[str]) -> int:
+def _locks(
+    find: Callable[[], str], key_prefix: str | None, argv: Sequence[str], program: str
+) -> int:
     """``find`` returns the URL. It is called only if the command line is right: help and usage
     errors need no store."""
     from lockkit.leases.client import LockClient
@@ -135,7 +141,7 @@ def _locks(find: Callable[[], str], key_prefix: str | None, argv: Sequence[str])
         return clients[0]
 
     try:
-        return run(argv, {DEFAULT_ALIAS: connect}, prog="lockkit locks")
+        return run(argv, {DEFAULT_ALIAS: connect}, prog=PROG, program=program)
     finally:
         for client in clients:
             client.close()

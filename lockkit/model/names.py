@@ -93,12 +93,12 @@ def _check_unusual(text: str) -> str:
     return text
 
 
-def repair_command(name: str) -> str:
+def repair_command(name: str, program: str = "locks") -> str:
     """The command that deletes a damaged record. The name is quoted for a shell, because a request
     may have chosen it. Output escapes backslashes in names, and the command reads them back."""
     from shlex import quote
 
-    return f"locks release --damaged {'-- ' * name.startswith('-')}{quote(name)}"
+    return f"{program} release --damaged {'-- ' * name.startswith('-')}{quote(name)}"
 
 
 class Field(NamedTuple):

@@ -40,6 +40,7 @@ def run(
     stdin: Readable | None = None,
     color: bool | None = None,
     prog: str = "locks",
+    program: str = "",
     records: Callable[[], OrderRecords] = no_records,
     findings: Callable[[], Iterable[Finding]] = no_findings,
 ) -> int:
@@ -48,12 +49,13 @@ def run(
     argv: the arguments after ``locks``, including every ``--``. clients: for each alias a function
     that returns its client; it is called only for the aliases that are looked at, and the client is
     never closed here. The streams default to the process's own. color: None means colour on a
-    terminal, unless NO_COLOR is set. records: returns the databases with records of orders; called
+    terminal, unless NO_COLOR is set. program: begins the commands for pasting; default: prog.
+    records: returns the databases with records of orders; called
     for ``locks prune`` only. findings: returns the faults of the application's routes; called for
     ``locks check`` only. Errors that a user can cause are written to stderr, not raised.
     """
     out, err = stdout or sys.stdout or Closed(), stderr or sys.stderr or Closed()
-    console = Console(out, err, stdin or sys.stdin or Closed(), color)
+    console = Console(out, err, stdin or sys.stdin or Closed(), color, program or prog)
 
     def command() -> int:
         arguments = parse(argv, prog)

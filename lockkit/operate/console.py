@@ -62,8 +62,15 @@ class Console:
     """The three streams. There is colour, and there are questions, only on a terminal."""
 
     def __init__(
-        self, stdout: Writable, stderr: Writable, stdin: Readable, color: bool | None = None
+        self,
+        stdout: Writable,
+        stderr: Writable,
+        stdin: Readable,
+        color: bool | None = None,
+        program: str = "locks",
     ) -> None:
+        """``program``: begins the commands for pasting, as in ``manage.py locks``."""
+        self.program = program
         self._out = stdout
         self._err = stderr
         self._in = stdin

@@ -94,7 +94,7 @@ def run_program(arguments: argparse.Namespace, stores: Stores, console: Console)
             console.complain(printable(str(error)))
             return Exit.NOT_ACQUIRED
         except DamagedRecord as error:
-            command = escape(repair_command(arguments.name))
+            command = escape(repair_command(arguments.name, console.program))
             console.complain(f"{printable(str(error))}: {command}")
             return Exit.ERROR
         return _run_under(lease, program, console)

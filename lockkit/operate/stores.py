@@ -15,6 +15,7 @@ from lockkit.model.errors import (
     StoreRefused,
     UnsupportedCapability,
 )
+from lockkit.model.names import repair_command
 from lockkit.model.types import LockInfo, LockState
 from lockkit.operate.console import Console, Exit, UsageError
 from lockkit.operate.inspect import Growth, Stuck, remark, stuck
@@ -150,6 +151,7 @@ class Stores:
         failed: Exception | None = None
         try:
             for info in _all(self.client(alias), name, lost=lost or name is not None):
+                info = _as_typed(info, self._console.program)  # noqa: PLW2901
                 page.append(Row(alias, info, judge(info) or self._growth.judge(alias, info)))
                 self._answered.add(alias)
                 if len(page) == PAGE:
@@ -174,6 +176,12 @@ class Stores:
             self._unlisted.add(alias)
         kind[alias] = text
         self._console.complain(f"alias {escape(alias)}: {printable(text)}")
+
+
+def _as_typed(info: LockInfo, program: str) -> LockInfo:
+    """With the command that repairs it as the operator has to type it."""
+    known, typed = repair_command(info.name), repair_command(info.name, program)
+    return info._replace(damage=info.damage.replace(known, typed)) if info.damage else info
 
 
 def _all(client: LockClient, name: str | None, *, lost: bool) -> Iterator[LockInfo]:

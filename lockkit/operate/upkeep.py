@@ -121,8 +121,9 @@ def _prune(name: str, table: Table, batch: int, console: Console) -> Exit:
             ending = Exit.STUCK
             console.complain(
                 f"database {escape(name)}: the record of order:{escape(key)} cannot be read, so "
-                "its duplicates get 503. Once you know that it has not taken effect, run locks "
-                f"prune --database {escape(name)} --unreadable order:{escape(key)}"
+                "its duplicates get 503. Once you know that it has not taken effect, run "
+                f"{console.program} prune --database {escape(name)} "
+                f"--unreadable order:{escape(key)}"
             )
     except (BackendError, ConfigurationError) as error:  # ConfigurationError: no table
         ending = _failed(name, error, console)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from lockkit.engine.effects import Step
 from lockkit.leases.lease import result_of
 from lockkit.model.errors import BackendError, ConfigurationError, LeaseLost, LockError
+from lockkit.model.names import repair_command
 from lockkit.model.settings import DEFAULT_ALIAS
 from lockkit.model.types import ClaimReply, Finding, LockInfo, LockState, StoredRecord
 from lockkit.orders import refusals
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 DAMAGE = (
     "the record of the order cannot be read, so it may have taken effect; its duplicates get 503. "
-    "Once you know that it has not: locks release {name} --damaged"
+    "Once you know that it has not: "
 )
 
 NOT_RUN = OrderResponse(503, (), b"")
@@ -158,7 +159,8 @@ def orphans(locks: LockClient, name: str | None = None) -> Iterator[LockInfo]:
     """
     for found, entry in _entries(locks, name):
         if _is_damaged(entry):
-            damage = (DAMAGE if found.startswith("order:") else INDEX_DAMAGE).format(name=found)
+            is_order = found.startswith("order:")
+            damage = DAMAGE + repair_command(found) if is_order else INDEX_DAMAGE.format(name=found)
             yield LockInfo(found, LockState.DAMAGED, left=entry.left, damage=damage)
         elif entry.running:
             yield _info(found, load(entry.payload), entry)

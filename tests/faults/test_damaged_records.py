@@ -170,7 +170,7 @@ def test_the_command_repairs_it(case: Case) -> None:
     (row,) = locks(case.locks).rows
     assert row[:4] == ["default", name, "damaged", "STUCK"]
     shown = locks(case.locks, "show", name).out.replace("\n", " ")
-    assert f"locks release {name} --damaged" in shown
+    assert f"locks release --damaged {name}" in shown
     released = locks(case.locks, "release", name, "--damaged", "--yes", "--reason", "ticket 7")
     assert released.status == 0
     shown = locks(case.locks, "show", name).out

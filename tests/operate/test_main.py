@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shlex
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +15,7 @@ from command_line import hold, lockkit_process
 
 import lockkit
 from lockkit.__main__ import main
+from lockkit.testing.servers import RedisServer
 
 
 @pytest.mark.parametrize("prefix", ["shop", "locks", "run"])
@@ -23,6 +27,32 @@ def test_url_and_key_prefix(url: str, prefix: str) -> None:
     assert "stock:42" in shop.stdout
     assert "stock:42" in lockkit_process("locks", "--url", url, "--key-prefix", prefix).stdout
     assert lockkit_process("--url", url, "locks").stdout == ""
+
+
+@pytest.mark.parametrize("prefix", [[], ["--key-prefix", "the shop"]])
+def test_a_command_for_pasting_names_the_store_that_was_given(
+    prefix: list[str], url: str, tmp_path: Path
+) -> None:
+    with lockkit.connect(url, key_prefix=prefix[-1] if prefix else "lockkit") as client:
+        client.lock("stock:42").acquire().release()
+    with contextlib.closing(sqlite3.connect(tmp_path / "locks.sqlite3")) as database, database:
+        database.execute("UPDATE lockkit_lock SET state = '{', version = version + 1")
+    shown = lockkit_process("locks", "--url", url, *prefix).stdout.rpartition(": ")[2]
+    command = ["lockkit", "locks", "--url", url, *prefix, "release", "--damaged", "stock:42"]
+    assert shlex.split(shown) == command
+    assert lockkit_process(*command[1:], "--yes").returncode == 0
+
+
+def test_a_command_for_pasting_has_no_password(redis_server: RedisServer) -> None:
+    redis_server.flush()
+    url = redis_server.url.replace("//", "//default:canary@")
+    with lockkit.connect(url) as client, redis_server.client() as admin:
+        client.lock("stock:42").acquire().release()
+        (bucket,) = admin.scan_iter("{lockkit:*}:b")
+        admin.hset(bucket, "=stock:42", "damaged")
+    shown = lockkit_process("locks", "--url", url)
+    assert "lockkit locks --url 'redis://…@127.0.0.1" in shown.stdout
+    assert "canary" not in shown.stdout + shown.stderr
 
 
 def test_a_file_that_is_not_there_is_not_all_clear(url: str, tmp_path: Path) -> None:

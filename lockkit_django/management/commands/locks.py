@@ -36,7 +36,7 @@ class Command(BaseCommand):
         """``parse_args`` takes Django's own options out, wherever they stand."""
         ours: Any = {"add_help": False, "allow_abbrev": False, **kwargs}
         parser = super().create_parser(prog_name, subcommand, **ours)
-        self._prog = parser.prog
+        self._prog = parser.prog.strip()  # call_command knows no program
         vars(parser)["parse_args"] = partial(_parsed, parser)
         return parser
 

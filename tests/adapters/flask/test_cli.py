@@ -201,6 +201,7 @@ def test_records_that_cannot_be_read(
     assert told.exit_code == Exit.STUCK
     keys = [line.rpartition(" --unreadable order:")[2] for line in told.stderr.splitlines()]
     assert keys == sorted(damaged)
+    assert f"run {app.name} locks prune --database default --unread" in told.stderr
     repair = ["locks", "prune", "--yes", "--unreadable"]
     for key in damaged:
         assert runner.invoke(args=[*repair, key]).exit_code == 0
