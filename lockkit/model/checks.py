@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -102,12 +103,13 @@ def read_mapping(
 
 
 def required(check: Check, remedy: str) -> Check:
-    """The same check for a value that must not be None."""
+    """The same check for a value that must not be None, with a remedy of its own."""
 
     def checked(key: str, value: object) -> Any:
-        if value is None:
-            raise wrong(key, value, remedy)
-        return check(key, value)
+        if value is not None:
+            with suppress(ConfigurationError):  # its remedy may be None
+                return check(key, value)
+        raise wrong(key, value, remedy)
 
     return checked
 

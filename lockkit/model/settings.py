@@ -12,7 +12,9 @@ from lockkit.model.checks import (
     check_timeout,
     check_ttl,
     nearest,
+    optional,
     read_mapping,
+    required,
     wrong,
 )
 from lockkit.model.errors import ConfigurationError
@@ -239,7 +241,7 @@ CHECKS: dict[str, Check] = {
     "KEY_PREFIX": _prefix,
     "TTL": check_ttl,
     "ACQUIRE_TIMEOUT": check_timeout,
-    "MAX_HOLD": check_timeout,
+    "MAX_HOLD": optional(required(check_timeout, "seconds, or None for no limit")),
     "MAX_QUEUE": check_count,
     "OPTIONS": _options,
 }

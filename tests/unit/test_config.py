@@ -127,6 +127,11 @@ def test_wrong_values_name_the_key_and_the_remedy(key: str, value: object) -> No
         lockkit.connect("memory://", **{key.lower(): value})
 
 
+def test_a_longest_hold_is_not_a_wait() -> None:
+    with pytest.raises(ConfigurationError, match=r"it must be seconds, or None for no limit$"):
+        read({"shop": {"LOCATION": "memory://", "MAX_HOLD": -1}})
+
+
 ARGUMENTS = {"TTL": "ttl", "ACQUIRE_TIMEOUT": "timeout"}
 
 

@@ -471,6 +471,14 @@ def test_wrong_settings_are_refused(wrong: Any) -> None:
         read_order_settings({"PATHS": ["^/"], **wrong} if isinstance(wrong, dict) else wrong)
 
 
+@pytest.mark.parametrize("key", ["WAIT", "MAX_WAITERS", "MAX_REQUEST"])
+def test_the_remedy_for_a_limit_is_not_none(key: str) -> None:
+    """Which is refused as well."""
+    with pytest.raises(ConfigurationError, match=r"must be (seconds|a number of)") as refused:
+        read_order_settings({"PATHS": ["^/"], key: -1})
+    assert "None" not in str(refused.value)
+
+
 def test_a_wrong_method_is_told_with_those_that_may_be_there() -> None:
     with pytest.raises(ConfigurationError, match="must be one of POST, PUT, PATCH, DELETE"):
         read_order_settings({"PATHS": ["^/"], "METHODS": ["GET"]})
