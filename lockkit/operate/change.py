@@ -111,11 +111,11 @@ def _change(kind: _Change, arguments: argparse.Namespace, stores: Stores, consol
     """Show, ask, compare and change. Never more than one name."""
     aliases = stores.select(None if arguments.alias is None else [arguments.alias])
     rows = stores.of_name(aliases, arguments.name)
-    if stores.ending() is not Exit.OK:
+    if (ending := stores.ending(of_named=bool(arguments.alias))) is not Exit.OK:
         choose = ". Choose one with --alias" if len(aliases) > 1 else ""
         unasked = _unasked(arguments.name, rows, stores)
         console.complain(f"nothing was {kind.done}: {unasked}{choose}")
-        return stores.ending()
+        return ending
     _check_name(arguments, rows)
     meant = [row for row in rows if kind.concerns(row.info)]
     if not meant:

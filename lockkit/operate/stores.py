@@ -135,7 +135,7 @@ class Stores:
         every = itertools.chain.from_iterable(self.pages(aliases))
         return [row for row in every if row.info.name.startswith(start)]
 
-    def ending(self, *, of_named: bool = True) -> Exit:
+    def ending(self, *, of_named: bool) -> Exit:
         """``of_named``: a store that can list nothing is an error, also beside one that can."""
         if self.down:
             return Exit.STORE_DOWN

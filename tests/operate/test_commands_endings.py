@@ -262,7 +262,7 @@ def test_aliases_are_read_side_by_side(memory: LockClient) -> None:
 
 
 def test_a_store_that_can_list_nothing_is_no_error_beside_one_that_can(memory: LockClient) -> None:
-    """Or cron would report an error for ever. If it is named, or to release, all must be known."""
+    """Or cron would report an error for ever."""
     with lockkit.connect("redlock://a,b,c") as votes:
         both = {"default": lambda: memory, "votes": lambda: votes}
         listed = locks(both, "--stuck", "--fail-on-stuck")
@@ -273,7 +273,7 @@ def test_a_store_that_can_list_nothing_is_no_error_beside_one_that_can(memory: L
         shown = locks(both, "show", "x")
         assert (shown.status, "x is free in memory://" in shown.out) == (0, True)
         assert list(json.loads(locks(both, "--format", "json").out)["down"]) == ["votes"]
-        for argv in ("--alias", "votes"), ("show", "x", "--alias", "votes"), ("release", "x"):
+        for argv in ("--alias", "votes"), ("show", "x", "--alias", "votes"):
             assert locks(both, *argv).status == 1
         assert locks(votes).status == 1
 
@@ -321,6 +321,19 @@ def test_with_one_alias_there_is_nothing_to_choose(
     assert refused.status == 69
     assert "nothing was released: y may be in reports" in refused.err
     assert "Choose one" not in refused.err
+
+
+def test_a_store_that_can_list_nothing_does_not_keep_a_name_of_another(memory: LockClient) -> None:
+    """It is told that it was not looked into."""
+    hold(memory, "x")
+    with lockkit.connect("redlock://a,b,c") as votes:
+        both = {"default": lambda: memory, "votes": lambda: votes}
+        done = locks(both, "release", "x", "--yes")
+        assert (done.status, done.err.startswith("alias votes: ")) == (0, True)
+        assert memory.inspect("x") is None
+        assert locks(both, "release", "x", "--yes", "--alias", "votes").status == 1
+        alone = locks({"votes": lambda: votes}, "release", "x", "--yes")
+        assert (alone.status, "x may be in votes" in alone.err) == (1, True)
 
 
 def test_the_record_says_who_and_why(
