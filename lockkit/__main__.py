@@ -16,6 +16,7 @@ from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.model.settings import DEFAULT_ALIAS, URL_VARIABLE, settings_from_url
 from lockkit.operate.anywhere import taken_out
 from lockkit.operate.text import bare_urls, printable
+from lockkit.stores.contract import UNUSED
 from lockkit.stores.registry import load_store
 
 PROG = "lockkit locks"
@@ -111,16 +112,9 @@ def _url(given: str | None, parser: _Parser, *, locks: bool) -> str:
 
 def _missing_file(url: str) -> str:
     """Looking must not create the file: a misspelt path would look as if nothing were locked."""
-    scheme, _, path = url.partition(":///")
-    path = os.path.realpath(path)
-    if scheme != "sqlite":
-        return ""
-    try:
-        return "" if os.stat(path).st_size else f"{path} is empty"
-    except (FileNotFoundError, NotADirectoryError):
-        return f"there is no file {path}"
-    except OSError:  # such as a directory that we may not search: the store reports it
-        return ""
+    described = load_store(settings_from_url(url)).database()
+    path = described.removesuffix(UNUSED)
+    return "" if path == described else f"{path} is missing or empty"
 
 
 def _locks(

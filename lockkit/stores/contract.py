@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from lockkit.stores.wires import AsyncWire, Wire
 
 
+UNUSED = ", where nobody has ever locked"
+"""The end of what ``Store.database`` says of a file that is missing or empty."""
+
+
 class Store(ABC):
     """Base class of all stores. Names are valid lock names; the store adds the key prefix.
 

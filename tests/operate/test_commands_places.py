@@ -269,7 +269,7 @@ def test_nor_from_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "locks.sqlite3").touch()
     ended = lockkit_process("--url", f"sqlite:///{tmp_path}/locks.sqlite3", "locks")
     assert ended.returncode == 2
-    assert "locks.sqlite3 is empty: nobody has ever locked there" in ended.stderr
+    assert "locks.sqlite3 is missing or empty: nobody has ever locked there" in ended.stderr
     assert (tmp_path / "locks.sqlite3").read_bytes() == b""
 
 

@@ -58,10 +58,21 @@ def test_a_command_for_pasting_has_no_password(redis_server: RedisServer) -> Non
 def test_a_file_that_is_not_there_is_not_all_clear(url: str, tmp_path: Path) -> None:
     shown = lockkit_process("--url", url, "locks", "--format", "json")
     assert (shown.returncode, shown.stdout) == (2, "")
-    assert f"there is no file {os.path.realpath(tmp_path)}/locks.sqlite3" in shown.stderr
+    assert f"{os.path.realpath(tmp_path)}/locks.sqlite3 is missing or empty: " in shown.stderr
     assert list(tmp_path.iterdir()) == []
     assert lockkit_process("--url", url, "locks", "run", "job", "--", "true").returncode == 0
     assert lockkit_process("--url", url, "locks").returncode == 0
+
+
+@pytest.mark.parametrize("driver", ["", "+pysqlite"])
+def test_nor_is_one_beside_a_database(driver: str, url: str, tmp_path: Path) -> None:
+    table = f"sqlalchemy+{url.replace(':', f'{driver}:', 1)}?timeout=5"
+    shown = lockkit_process("--url", table, "locks")
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert "/locks.lockkit.sqlite3 is missing or empty: " in shown.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert lockkit_process("--url", table, "locks", "run", "job", "--", "true").returncode == 0
+    assert lockkit_process("--url", table, "locks").returncode == 0
 
 
 @pytest.mark.parametrize("argv", [[], ["show", "run"], ["--match", "run"]])
@@ -74,7 +85,7 @@ def test_nor_is_one_that_the_environment_names(
         main(["locks", *argv])
     assert ended.value.code == 2
     told = capsys.readouterr().err
-    assert ("there is no file" in told, "is not set" in told) == (True, False)
+    assert ("is missing or empty" in told, "is not set" in told) == (True, False)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -26,7 +26,7 @@ from lockkit.model.errors import (
     StoreRefused,
 )
 from lockkit.model.settings import AliasSettings, state_directory
-from lockkit.stores.contract import HostLocal, reject_unknown_options
+from lockkit.stores.contract import UNUSED, HostLocal, reject_unknown_options
 from lockkit.stores.sql.connector import Connection, Connector, Missed, Parameters, Result
 from lockkit.stores.sql.dialect import Dialect, load_dialect
 from lockkit.stores.sql.files import check_mounts, why_none_opens
@@ -115,7 +115,7 @@ class SQLiteConnector(Connector):
         return found.st_dev, found.st_ino
 
     def described(self) -> str:
-        return self._path if self.has_anything() else f"{self._path}, where nobody has ever locked"
+        return self._path if self.has_anything() else f"{self._path}{UNUSED}"
 
     def has_anything(self) -> bool:
         """Whether the file has a table. Nothing is written, and only SQLite opens the file: if
