@@ -128,7 +128,7 @@ def _prune(name: str, table: Table, batch: int, console: Console) -> Exit:
     except (BackendError, ConfigurationError) as error:  # ConfigurationError: no table
         ending = _failed(name, error, console)
     finally:
-        if deleted or ending is not Exit.ERROR:
+        if deleted or ending in (Exit.OK, Exit.STUCK):
             console.report(f"{escape(name)}: {deleted} expired order records deleted\n")
     return ending
 

@@ -105,6 +105,12 @@ def test_prune_goes_on_after_a_database_without_the_table() -> None:
     assert out.getvalue() == "db1: 3 expired order records deleted\n"
 
 
+def test_prune_does_not_count_in_a_database_that_is_down() -> None:
+    out = io.StringIO()
+    assert prune(out, Records(-1))[0] == 69
+    assert out.getvalue() == ""
+
+
 def test_prune_goes_on_if_nobody_reads() -> None:
     status, err = prune(Unread(), Records(2), Records(3, ("a17",)))
     assert status == 3
