@@ -105,6 +105,10 @@ class Console:
         self.has_reader = False
         _discard(self._out)
 
+    def encodable(self, text: str) -> str:
+        """The text as ``write`` will write it, which may be longer."""
+        return _encodable(text, self._out)
+
     def clear(self) -> None:
         """Clear the screen; in a pipe or a terminal that cannot, write an empty line."""
         self.write(CLEAR if self.is_terminal and not _is_dumb() else "\n")

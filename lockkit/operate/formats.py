@@ -19,7 +19,7 @@ from lockkit.operate.columns import (
 )
 from lockkit.operate.console import Console
 from lockkit.operate.stores import Row, Stores
-from lockkit.operate.text import clipped, columns, escape, pad, wrapped
+from lockkit.operate.text import ELLIPSIS, clipped, columns, escape, pad, wrapped
 
 FORMATS = ("table", "wide", "json", "jsonl")
 TABLES = ("table", "wide")
@@ -103,7 +103,8 @@ class _Table(Format):
         self._begun = False
 
     def page(self, rows: Sequence[Row]) -> None:
-        lines = [{column: column.cell(row) for column in self._columns} for row in rows]
+        shown = self._console.encodable
+        lines = [{column: shown(column.cell(row)) for column in self._columns} for row in rows]
         for column in self._columns:
             most = max(columns(line[column]) for line in lines)
             self._widths[column] = max(self._widths[column], most)
@@ -138,7 +139,7 @@ class _Table(Format):
         for column in self._columns:
             text, width = cells[column], widths[column]
             if self._is_clipped(column):
-                text = clipped(text, width)
+                text = clipped(text, width, self._console.encodable(ELLIPSIS))
             text = pad(text, width, right=column.right)
             texts.append(self._console.red(text) if red and column is VERDICT else text)
         return GAP.join(texts).rstrip() + "\n"
@@ -146,7 +147,7 @@ class _Table(Format):
     def _reason(self, row: Row) -> str:
         """The reason, on lines below its row. A command that repairs has a line of its own, whole,
         however long it is: it is for pasting."""
-        text = escape(row.reason or "")
+        text = self._console.encodable(escape(row.reason or ""))
         if self._limit is None:
             return f"{INDENT}{text}\n" if text else ""
         why, colon, command = text, "", ""

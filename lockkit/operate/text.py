@@ -32,17 +32,20 @@ def unescape(text: str) -> str:
     return re.sub(ESCAPE, _unescaped, text)
 
 
-def clipped(text: str, width: int) -> str:
-    """Escaped text in at most ``width`` columns. Cut text ends in ``…``, never within an escape."""
+def clipped(text: str, width: int, end: str = ELLIPSIS) -> str:
+    """Escaped text in at most ``width`` columns. Cut text ends in ``end``, never within an escape.
+
+    ``end``: ``…``, or its escape.
+    """
     if columns(text) <= width:
         return text
-    taken, used = "", 1
+    taken, used = "", columns(end)
     for part in re.findall(f"{ESCAPE}|.", text):
         used += columns(part)
         if used > width:
             break
         taken += part
-    return taken + ELLIPSIS
+    return taken + end
 
 
 def wrapped(text: str, width: int) -> Iterator[str]:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import lockkit
 from lockkit.leases.client import LockClient
 from lockkit.model.types import Mode, Owner, Request
+from lockkit.operate.commands import run
 from lockkit.operate.text import clipped, columns, escape, unescape
 
 HOSTILE = "a\u202eb\u200fc\\d é日 "
@@ -53,6 +54,27 @@ def test_it_fits_80_columns(memory: LockClient, argv: list[str]) -> None:
     shown = locks(memory, *argv, terminal=True, color=False).out
     assert max(map(columns, shown.splitlines())) <= 80
     assert "…" in shown
+
+
+class Old(Screen):
+    """A terminal that lacks most characters."""
+
+    encoding = "latin-1"
+
+
+def test_it_fits_if_characters_are_escaped(memory: LockClient) -> None:
+    """The name can be typed as it is shown."""
+    crowd(memory)
+    hold(memory, "x")
+    reason = "客户打电话说订单卡住了" * 9
+    assert locks(memory, "release", "x", "--yes", "--reason", reason).status == 0
+    out = Old()
+    assert run(["--lost"], {"default": lambda: memory}, stdout=out, color=False) == 0
+    shown = out.getvalue().splitlines()
+    assert max(map(len, shown)) <= 80
+    (name,) = [line.split()[0] for line in shown if line.startswith("\\u65e5")]
+    assert name.endswith("\\u2026")
+    assert "日本" in locks(memory, "show", name).out
 
 
 def test_with_two_aliases_it_fits_too(two: dict[str, object], memory: LockClient) -> None:
