@@ -40,13 +40,17 @@ def show(arguments: argparse.Namespace, stores: Stores, console: Console) -> Exi
     aliases = stores.select(arguments.alias)
     rows = stores.of_name(aliases, arguments.name)
     ending = stores.ending(of_named=bool(arguments.alias))
+    free = ""
+    if not any(row.is_now for row in rows) and ending is Exit.OK:
+        free = f"{escape(arguments.name)} is free in {printable(stores.where(aliases))}"
     if arguments.format != "table":
         pages = [rows] if rows else []
         _write(pages, format_named(arguments.format, console), stores, console)
+        if free and arguments.format != "json":  # JSON shows it
+            console.complain(free)
         return ending
-    if not any(row.is_now for row in rows) and ending is Exit.OK:
-        where = printable(stores.where(aliases))
-        console.write(f"{escape(arguments.name)} is free in {where}\n" + ("\n" if rows else ""))
+    if free:
+        console.write(free + ("\n\n" if rows else "\n"))
     for row in rows:
         console.write(details(row, console))
     console.flush()

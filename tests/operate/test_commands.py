@@ -280,6 +280,14 @@ def test_show(client: LockClient) -> None:
     assert re.match(r"stock:\* is free in \S+( \(.*\))?, key prefix 'lockkit'", free.out)
 
 
+@pytest.mark.parametrize(("form", "told"), [("wide", True), ("jsonl", True), ("json", False)])
+def test_a_free_name_is_told_in_every_format(memory: LockClient, form: str, told: bool) -> None:
+    """JSON shows it."""
+    shown = locks(memory, "show", "stock:42", "--format", form)
+    assert (shown.status, bool(shown.out)) == (0, not told)
+    assert ("stock:42 is free in memory://" in shown.err) is told
+
+
 def test_show_looks_in_every_alias(memory: LockClient) -> None:
     other = lockkit.connect("memory://")
     hold(memory, "x")
