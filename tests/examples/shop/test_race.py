@@ -4,9 +4,11 @@ the demo."""
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,6 +119,16 @@ def test_the_locks_are_where_the_orders_are(
     stock = ("--orders", "12", "--stock", "4", "--seed", "20")
     found = outcome(manage(*SMALL, *few, *stock, SHOP_DATABASE_URL=url))
     assert (found["sold"], found["oversold"], found["duplicates"]) == (4, 0, 0)
+
+
+def test_a_relative_path_is_the_same_file_for_launcher_and_machines(
+    manage: Callable[..., Any], tmp_path: Path
+) -> None:
+    """The machines have another working directory."""
+    path = tmp_path / "shop.sqlite3"
+    url = f"sqlite:///{os.path.relpath(path)}"
+    assert outcome(manage(*SMALL, "--mode", "lockkit", SHOP_DATABASE_URL=url))["sold"] == 1
+    assert path.exists()
 
 
 def test_a_store_that_is_in_one_process_is_refused(manage: Callable[..., Any]) -> None:
