@@ -36,6 +36,6 @@ def sentence(outcome: Result) -> str:
     over = f"OVERSOLD BY {outcome.oversold}" if outcome.oversold else "nothing oversold"
     twice = f"{outcome.duplicates} ordered twice" if outcome.duplicates else "none ordered twice"
     return (
-        f"sold {outcome.sold} of {outcome.stock}: {over}, {twice} "
+        f"sold {outcome.sold}, with {outcome.stock} in stock: {over}, {twice} "
         f"(p50 {outcome.p50_ms:.0f} ms, p95 {outcome.p95_ms:.0f} ms) - {verdict(outcome)}"
     )

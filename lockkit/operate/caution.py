@@ -22,7 +22,7 @@ def refusal(question: str, arguments: argparse.Namespace, console: Console) -> s
     if arguments.dry_run:
         return DRY_RUN
     if not arguments.yes and not console.interactive:
-        raise UsageError("there is no terminal to ask: give --yes")
+        raise UsageError("there is no terminal to ask on: use --yes")
     return None if arguments.yes or console.confirm(question) else ""
 
 

@@ -141,6 +141,8 @@ def _change(kind: _Change, arguments: argparse.Namespace, stores: Stores, consol
 def _nothing(kind: _Change, rows: list[Row], where: str) -> str:
     """Why none of these rows can be changed."""
     states = {row.info.state for row in rows if row.is_now}
+    if kind is _GIVE_TTL:
+        return f"has a TTL, or nobody holds it in {where}"
     if kind.verb != "release":
         return f"is not {kind.state} in {where}"
     if LockState.ORPHAN in states:

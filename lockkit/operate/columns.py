@@ -139,8 +139,9 @@ def _judged(row: Row, console: Console) -> Iterator[Fact]:
         yield "reason", escape(row.reason)
     if info.state is LockState.HELD:
         number, first = info.waiters_alive, duration(info.waiting)
-        waiting = f"{number} wait, the first for {first}" if number > 1 else f"1 waits for {first}"
-        yield "break", f"{safe_to_break(info).why}; {waiting if number else 'nobody waits'}"
+        waiting = f"{number} are waiting, the first" if number > 1 else "1 has waited"
+        told = f"{waiting} for {first}" if number else "nobody waits"
+        yield "break", f"{safe_to_break(info).why}; {told}"
     if info.owner:
         yield "owner", escape(str(info.owner))
         yield "thread", escape(info.owner.thread)

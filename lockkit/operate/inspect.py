@@ -162,7 +162,8 @@ def _reasons(
     elif info.state is LockState.DAMAGED:
         yield Stuck("damaged", info.damage)
     elif info.state is LockState.ORPHAN:
-        yield Stuck("orphan", "the order was begun and its end is not known: locks resolve")
+        why = "the order was started and its outcome is unknown: use `locks resolve`"
+        yield Stuck("orphan", why)
     elif info.state is LockState.ABANDONED:
         if info.waiters_alive and info.left is not None and -info.left > PATIENCE:
             wait = "1 waits" if info.waiters_alive == 1 else f"{info.waiters_alive} wait"
@@ -189,7 +190,9 @@ def _reasons_of_holder(info: LockInfo, older_than: float | None) -> Iterator[Stu
 def _starving(info: LockInfo, longer_than: float | None) -> Iterator[Stuck]:
     most = max(WAITING_MOST, info.max_hold or 0.0) if longer_than is None else longer_than
     if info.waiting is not None and info.waiting > most:
-        yield Stuck("starving", f"the first of {info.waiters_alive} waits for {info.waiting:.0f}s")
+        alive = info.waiters_alive
+        first = f"the first of {alive} waiters" if alive > 1 else "its waiter"
+        yield Stuck("starving", f"{first} has been waiting for {info.waiting:.0f}s")
 
 
 def _cause(info: LockInfo) -> str:

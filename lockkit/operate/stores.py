@@ -170,7 +170,7 @@ class Stores:
         if isinstance(error, BackendError):
             refuses = isinstance(error, StoreRefused)
             kind = self.wrong if refuses else self.down
-            said = "refuses" if refuses else "is down"
+            said = "refused the request" if refuses else "is down"
             text = f"its store {said}: {error} ({_place(self.client(alias))})"
         elif isinstance(error, UnsupportedCapability):
             self._unlisted.add(alias)

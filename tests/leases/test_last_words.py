@@ -383,11 +383,11 @@ def in_line(*since: float) -> tuple[Waiting, ...]:
 
 def test_a_waiter_that_starves() -> None:
     info = held(max_hold=None, waiters=2, waiters_alive=2, queue=in_line(601.0, 3.0))
-    assert stuck(info) == ("starving", "the first of 2 waits for 601s")
+    assert stuck(info) == ("starving", "the first of 2 waiters has been waiting for 601s")
     assert stuck(info._replace(queue=in_line(599.0))) is None
     assert stuck(info._replace(max_hold=3600.0)) is None, "one hold may take so long"
     assert stuck(info._replace(queue=in_line(5.0)), waiting_longer_than=4.0) == (
-        "starving", "the first of 2 waits for 5s"
+        "starving", "the first of 2 waiters has been waiting for 5s"
     )  # fmt: skip
     gone = (Waiting(Owner("web", 1, "t"), 900.0, alive=False), *in_line(2.0))
     assert stuck(info._replace(queue=gone)) is None, "the first one is dead"
@@ -421,7 +421,7 @@ def test_show_has_the_queue(client: LockClient) -> None:
     hold(client, "busy")
     wait_for(client, "busy", 20)
     shown = locks(client, "show", "busy").out
-    assert re.search(r"break: +not known, .*; 20 wait, the first for \d\.\ds\n", shown)
+    assert re.search(r"break: +not known, .*; 20 are waiting, the first for \d\.\ds\n", shown)
     assert re.search(r"queue: +1\. web-3:0 POST /pay waits \d\.\ds\n", shown)
     assert re.search(r"\n +16\. web-3:15 POST /pay waits", shown)
     assert re.search(r"\n +and 4 more\n", shown)
@@ -442,10 +442,10 @@ def test_many_dead_waiters_hide_nobody_who_lives(client: LockClient) -> None:
 
     until(only_the_last_lives)
     shown = locks(client, "show", "busy").out
-    assert re.search(r"break: +not known, .*; 1 waits for \d\.\ds\n", shown)
+    assert re.search(r"break: +not known, .*; 1 has waited for \d\.\ds\n", shown)
     found = locks(client, "--waiting-longer-than", "0.1", "--fail-on-stuck")
     assert found.status == 3
-    assert "the first of 1 waits for " in found.out
+    assert "its waiter has been waiting for " in found.out
 
 
 def test_a_queue_that_grows_is_told_by_watch(memory: LockClient) -> None:

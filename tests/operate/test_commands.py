@@ -45,7 +45,7 @@ def test_the_columns(client: LockClient) -> None:
     shown, told = locks(client), locks(client, "show", "stock:42").out
     lease.release()
     waiting.join()
-    assert re.search(r"^break: .*; 1 waits for \d", told, re.MULTILINE)
+    assert re.search(r"^break: .*; 1 has waited for \d", told, re.MULTILINE)
     title, line = shown.out.splitlines()
     assert title.split() == [
         "ALIAS", "NAME", "STATE", "VERDICT", "OWNER", "AGE", "LEFT", "WAITERS", "FENCE"

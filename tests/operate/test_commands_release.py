@@ -30,7 +30,7 @@ def test_without_a_terminal_it_needs_yes(client: LockClient) -> None:
     hold(client, "order:A-17")
     refused = locks(client, "release", "order:A-17")
     assert refused.status == 2
-    assert "give --yes" in refused.err
+    assert "use --yes" in refused.err
     assert fence_of(client, "order:A-17")
     done = locks(client, "release", "order:A-17", "--yes")
     assert done.status == 0

@@ -32,7 +32,7 @@ def test_they_are_shown_as_stuck(client: LockClient) -> None:
     (row,) = locks(client).rows
     assert row[:4] == ["default", order.lock_name, "orphan", "STUCK"]
     reason = locks(client).out.splitlines()[-1]
-    assert reason.strip() == "the order was begun and its end is not known: locks resolve"
+    assert reason.strip() == "the order was started and its outcome is unknown: use `locks resolve`"
     assert locks(client, "--fail-on-stuck").status == 3
     shown = locks(client, "show", order.lock_name).out
     assert "POST /orders/ order A-1" in shown
