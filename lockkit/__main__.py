@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -24,7 +23,6 @@ MISSING = (
     "the command is missing: lockkit locks, or lockkit locks run NAME PROGRAM, or lockkit locks -h"
 )
 TOLD = {"-h", "--help", "--version"}
-ELSEWHERE = f". {URL_VARIABLE} is not set: set it, or give --url, if your programs lock elsewhere"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,8 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         runs, needs_none = theirs[:1] == ["run"], theirs[:1] == ["ddl"]
         url = _url(arguments.url, parser, locks=not needs_none)
         if not (runs or needs_none) and (missing := _missing_file(url)):
-            default = arguments.url is None and URL_VARIABLE not in os.environ
-            parser.error(f"{missing}: nobody has ever locked there{ELSEWHERE if default else ''}")
+            parser.error(f"{missing}: nobody has ever locked there")
         return url
 
     given = {"--url": arguments.url, "--key-prefix": arguments.key_prefix}
