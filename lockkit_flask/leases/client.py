@@ -23,7 +23,7 @@ from lockkit_flask.leases import db_session, request_leases
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sqlalchemy.orm import Session
+    from sqlalchemy.orm import Session, SessionTransaction
 
     from lockkit.leases.client import Lease
     from lockkit_flask.orders.open_order import OpenOrder
@@ -87,7 +87,7 @@ class _OfSession(Transaction):
             _refuse_level(connection, name)
 
     def keep(self, lease: Lease) -> None:
-        db_session.keep(self._session, self)
+        _keep(self._session, self)
         super().keep(lease)
         request_leases.add(lease)  # the end of the context releases it at the latest
 
@@ -106,3 +106,23 @@ def _refuse_level(connection: Any, name: str) -> None:
             name=name,
         ) from error
     refuse_level(level, name)
+
+
+def _keep(session: Session, keeper: Transaction) -> None:
+    """Let the session's transaction keep leases. Listen to this session only from now on."""
+    from sqlalchemy import event
+
+    session.info[db_session.KEEPER] = keeper
+    event.listen(session, "before_commit", _before_commit)
+    event.listen(session, "after_transaction_end", _after_transaction)
+
+
+def _before_commit(session: Session) -> None:
+    """Refuse the COMMIT if a lease is lost."""
+    if keeper := session.info.get(db_session.KEEPER):
+        keeper.check()
+
+
+def _after_transaction(session: Session, transaction: SessionTransaction) -> None:
+    if transaction.parent is None and (keeper := session.info.pop(db_session.KEEPER, None)):
+        keeper.give_back()

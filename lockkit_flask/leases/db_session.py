@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import re
 from contextvars import ContextVar
-from itertools import chain
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flask import appcontext_pushed, current_app, has_app_context
 
 from lockkit.leases.until import WRITES
 from lockkit.model.errors import OpenTransaction
-from lockkit_flask.leases.notes import note, noted_in
+from lockkit_flask.leases.notes import locks, note, noted_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from flask import Flask
     from flask_sqlalchemy import SQLAlchemy
     from sqlalchemy import Connection, Engine
-    from sqlalchemy.orm import Session, SessionTransaction
+    from sqlalchemy.orm import Session
 
-    from lockkit.leases.until import Transaction
     from lockkit_flask.orders.open_order import OpenOrder
 
 T = TypeVar("T")
@@ -47,6 +46,9 @@ SAVEPOINTS = "_lockkit_savepoints"
 KEEPER = "lockkit.keeper"
 """Key of a session's ``info``: the leases that the end of its transaction gives back."""
 
+_LISTENING = "_lockkit_listening"
+"""Attribute of a dialect: a lock."""
+
 _WAYS = ("do_execute", "do_executemany", "do_execute_no_params")
 _START = r"(?>[\s(]|--[^\n]*\n|/\*(?!!)(?s:.*?)\*/)*+"  # MySQL executes /*!…*/
 _PLAN = r"explain\b(?!(?s:.*)\banaly[sz]e\b)"  # ANALYZE executes it
@@ -59,7 +61,6 @@ _TEXTS = re.compile(r"""'[^']*'|"[^"]*"|--[^\n]*|/\*(?!!)(?s:.*?)\*/""")
 _INTO = re.compile(r"(?i)\binto\b")
 _CHANGED = "has changes or locked rows that are not committed"
 _LOCKED = "has locked rows"
-_LOCKS = re.compile(r"(?i)\bfor\s+(no\s+key\s+)?(update|(key\s+)?share)\b|\bshare\s+mode\b")
 
 
 def behind(proxy: T) -> T:
@@ -96,9 +97,10 @@ def listen_to(dialect: Any) -> None:
     cost twice as much, because SQLAlchemy would look for listeners of every kind."""
     from sqlalchemy import event
 
-    for way in _WAYS:
-        if _hear not in getattr(dialect.dispatch, way):
-            event.listen(dialect, way, _hear)
+    with vars(dialect).setdefault(_LISTENING, Lock()):  # SQLAlchemy loses one of two at once
+        for way in _WAYS:
+            if _hear not in getattr(dialect.dispatch, way):
+                event.listen(dialect, way, _hear)
 
 
 def is_heard(dialect: Any) -> bool:
@@ -183,12 +185,7 @@ def is_to_stay(session: Session) -> str:
         return "is inside begin()"
     if (keeper := session.info.get(KEEPER)) and keeper.is_open() and keeper.has_leases():
         return "keeps a lock until its COMMIT"
-    noted = (
-        _said(each) or ()
-        for each, begun, *_ in reached(session)
-        if not (_is_savepoint(begun) or _tells(each.engine))
-    )
-    return _LOCKED if any(map(_LOCKS.search, chain(*noted))) else ""
+    return next(filter(None, map(_why_to_stay, reached(session))), "")
 
 
 def reached(session: Session) -> set[tuple[Connection, Any, bool, bool]]:
@@ -198,13 +195,16 @@ def reached(session: Session) -> set[tuple[Connection, Any, bool, bool]]:
     return set() if root is None else set(root._connections.values())
 
 
-def keep(session: Session, keeper: Transaction) -> None:
-    """Let the session's transaction keep leases. Listen to this session only from now on."""
-    from sqlalchemy import event
-
-    session.info[KEEPER] = keeper
-    event.listen(session, "before_commit", _before_commit)
-    event.listen(session, "after_transaction_end", _after_transaction)
+def _why_to_stay(found: tuple[Connection, Any, bool, bool]) -> str:
+    connection, begun, *_ = found
+    own, usual = (at.get_execution_options() for at in (connection, connection.engine))
+    if _is_savepoint(begun):
+        return ""
+    if own.get("isolation_level") != usual.get("isolation_level"):  # a rollback would reset it
+        return "has an isolation level of its own"
+    if _tells(connection.engine):
+        return ""
+    return _LOCKED if any(map(locks, _said(connection) or ())) else ""
 
 
 def _has_changed(session: Session) -> bool:
@@ -284,14 +284,3 @@ def _hear(cursor: Any, sql: str, *more: Any) -> bool:
     if not _tells(connection.engine):
         note(connection.get_transaction(), sql)
     return False
-
-
-def _before_commit(session: Session) -> None:
-    """Refuse the COMMIT if a lease is lost."""
-    if keeper := session.info.get(KEEPER):
-        keeper.check()
-
-
-def _after_transaction(session: Session, transaction: SessionTransaction) -> None:
-    if transaction.parent is None and (keeper := session.info.pop(KEEPER, None)):
-        keeper.give_back()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -9,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, MutableMapping
 
     from sqlalchemy import RootTransaction
+
+_LOCKS = re.compile(r"(?i)\bfor\s+(no\s+key\s+)?(update|(key\s+)?share)\b|\bshare\s+mode\b")
 
 MOST = 10_000_000
 """Characters of a transaction's texts. If there would be more, "" alone is kept, which counts as a
@@ -31,3 +34,8 @@ def note(transaction: RootTransaction | None, sql: str) -> None:
 
 def noted_in(transaction: RootTransaction | None) -> Iterable[str]:
     return () if transaction is None else _noted.get(transaction, ())
+
+
+def locks(sql: str) -> bool:
+    """Whether a statement has locked rows that it has read."""
+    return _LOCKS.search(sql) is not None

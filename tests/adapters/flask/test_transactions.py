@@ -239,6 +239,23 @@ def test_changes_that_are_not_committed_are_an_error(
         shop.test_client().post("/")
 
 
+def test_an_isolation_level_of_its_own_is_not_lost_silently(shop: Flask) -> None:
+    """The rollback would give the connection back, which resets it."""
+    level = "SERIALIZABLE"
+    with shop.app_context():
+        db.session.connection(execution_options={"isolation_level": level})
+        with (
+            pytest.raises(lockkit.OpenTransaction, match="isolation level of its own"),
+            locks["default"].lock("a"),
+        ):
+            pass
+        assert db.session.connection().get_isolation_level() == level
+        db.session.rollback()
+        db.session.execute(sa.select(Order))
+        with locks["default"].lock("a"):
+            pass
+
+
 @pytest.mark.parametrize(
     "harmless",
     [

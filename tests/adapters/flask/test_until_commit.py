@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from threading import Event
+from threading import Barrier, Event
 from typing import TYPE_CHECKING, Any
 
 import flask
@@ -518,9 +520,27 @@ def test_an_order_that_would_not_hear_what_the_app_executes_is_an_error(
     assert "your listener of do_execute" in caplog.text
 
 
+def test_first_orders_at_once_hear_their_statements() -> None:
+    all_four, before = Barrier(4), sys.getswitchinterval()
+
+    def is_heard(dialect: Any) -> bool:
+        all_four.wait(60)
+        db_session.listen_to(dialect)
+        return db_session.is_heard(dialect)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for _ in range(200):
+                dialect = sa.create_engine("sqlite://").dialect
+                assert all(pool.map(is_heard, [dialect] * 4))
+    finally:
+        sys.setswitchinterval(before)
+
+
 @pytest.mark.parametrize("database", ["mariadb"], indirect=True)
 def test_a_transaction_in_which_nothing_was_said_has_changed_nothing(context: Flask) -> None:
-    db.session.connection(execution_options={"isolation_level": "READ COMMITTED"})
+    db.session.connection()
     with locks["default"].lock("stock:42"):
         assert not db.session().in_transaction()
 
