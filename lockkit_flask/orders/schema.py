@@ -6,6 +6,7 @@ import sqlalchemy as sa
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders.rows import TABLE
+from lockkit.stores.sql.vendors import VENDORS, vendor_of
 
 EARLIER_TABLE = "lockkit_order_record"
 """The table of an earlier release, whose records this one cannot find: their keys differ."""
@@ -35,8 +36,11 @@ def order_table(metadata: sa.MetaData) -> sa.Table:
     )
 
 
-def refuse_earlier(engine: sa.Engine) -> None:
-    """Refuse an earlier release's table, whose orders would run again."""
+def refuse(engine: sa.Engine) -> None:
+    """Refuse a driver whose errors lockkit cannot read, and an earlier release's table, whose
+    orders would run again."""
+    if engine.dialect.name in VENDORS:
+        vendor_of(engine.dialect.name, engine.dialect.loaded_dbapi)
     if sa.inspect(engine).has_table(EARLIER_TABLE):
         raise ConfigurationError(
             f"the database has the table {EARLIER_TABLE!r} of an earlier release of lockkit, "

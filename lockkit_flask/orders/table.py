@@ -18,8 +18,9 @@ from lockkit.orders.failures import typed
 from lockkit.orders.psycopg import IN_ERROR, OPEN, Step, is_plain, status_of
 from lockkit.orders.rows import TABLE
 from lockkit.orders.table import Table
+from lockkit.stores.sql.vendors import unavailable
 from lockkit_flask.leases import db_session
-from lockkit_flask.orders import schema
+from lockkit_flask.orders import messages, schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,10 +28,9 @@ if TYPE_CHECKING:
     from flask_sqlalchemy import SQLAlchemy
     from sqlalchemy.orm import Session
 
-_without_earlier: WeakSet[sa.Engine] = WeakSet()
+_checked: WeakSet[sa.Engine] = WeakSet()
 FIRST = "SAVEPOINT sa_savepoint_1"  # that of the view's session: SQLAlchemy numbers them
 _MARK = re.compile(r"(RELEASE |ROLLBACK TO |)SAVEPOINT (sa_savepoint_\d+)")
-_UNHEARD = "orders do not hear what your listener of do_execute executes: use before_cursor_execute"
 
 LISTENED = ("begin", "before_cursor_execute", "after_cursor_execute", "commit")
 """Listeners may choose a tenant's schema, or refuse a COMMIT."""
@@ -39,8 +39,8 @@ LISTENED = ("begin", "before_cursor_execute", "after_cursor_execute", "commit")
 class OrderTable(Table):
     """The records in one database of the current app, by its bind key.
 
-    The engine is asked for at each use, because tests replace engines. Raises BackendUnavailable,
-    and ConfigurationError for an unknown bind key, no table, or one of an earlier release.
+    The engine is asked for at each use, because tests replace engines. Raises BackendUnavailable;
+    ConfigurationError for an unknown bind key or driver, no table, or one of an earlier release.
     """
 
     MISSING = (
@@ -60,11 +60,7 @@ class OrderTable(Table):
         found = self.db.engines[self.using]
         if isinstance(found, sa.Engine):
             return found
-        raise ConfigurationError(
-            "db.engines has a connection instead of an engine, and an order commits a "
-            "transaction of its own: leave the engine there in tests of orders, and delete what "
-            "they have saved"
-        )
+        raise ConfigurationError(messages.NO_ENGINE)
 
     def of(self, using: str) -> OrderTable:
         """The records in this database."""
@@ -76,18 +72,18 @@ class OrderTable(Table):
 
     def find(self, key: str, *, fresh: bool) -> Record | None:
         """The record, read outside of any transaction."""
-        self.refuse_earlier()
+        self.check_engine()
         with typed_errors(), self.engine.connect() as connection:
             if connection.dialect.name == "postgresql":  # saves the round trips of BEGIN, ROLLBACK
                 connection.execution_options(isolation_level="AUTOCOMMIT")
             return rows.find(Sql(connection), key)
 
-    def refuse_earlier(self) -> None:
-        """Refuse an earlier release's table, whose orders would run again. Once for each engine."""
-        if (engine := self.engine) not in _without_earlier:
+    def check_engine(self) -> None:
+        """Refuse a driver, or an earlier release's table. Once for each engine."""
+        if (engine := self.engine) not in _checked:
             with typed_errors():
-                schema.refuse_earlier(engine)
-            _without_earlier.add(engine)
+                schema.refuse(engine)
+            _checked.add(engine)
 
     @contextmanager
     def begin(self) -> Iterator[Sql]:
@@ -170,10 +166,11 @@ class Savepoints:
         self._ahead = ahead  #: executed before the first statement
         self._is_undone = False  #: a session has undone what another one has changed
         self.committed = False  #: a session has committed, which released its savepoint
+        self.is_over = False  #: the database has ended the transaction itself; nothing is saved
         vars(connection)[db_session.SAVEPOINTS] = self
         db_session.listen_to(connection.dialect)
         if not db_session.is_heard(connection.dialect):
-            raise ConfigurationError(_UNHEARD)
+            raise ConfigurationError(messages.UNHEARD)
 
     def join(self, session: Session) -> None:
         """Note that the next statement of this thread comes from this session."""
@@ -189,20 +186,15 @@ class Savepoints:
         return session in self._changes[since:]
 
     def check(self) -> None:
-        """Raise if a session has undone what another one has changed, or has not committed."""
+        """Raise if a session has undone what another one has changed, or has not committed, or if
+        the database has undone everything."""
+        if self.is_over:
+            raise messages.stopped()
         self._forget_ended()
         if any(map(self._has_changes, self._open)):
-            raise ConfigurationError(
-                "the view of an order has ended, but has changes that are not committed, in the "
-                "session of another app context. Commit them before the response leaves; nothing "
-                "was saved"
-            )
+            raise ConfigurationError(messages.UNCOMMITTED)
         if self._is_undone:
-            raise ConfigurationError(
-                "in the view of an order, a rollback of one session has undone what another one, "
-                "as of an app context, had changed since: both are in one transaction. Commit the "
-                "changes of the view before it enters the app context; nothing was saved"
-            )
+            raise ConfigurationError(messages.UNDONE)
 
     def _forget_ended(self) -> None:
         """Close ended ones: SQLAlchemy would go back to one that ended before those inside it."""
@@ -213,6 +205,11 @@ class Savepoints:
         """Note a statement before it is executed. ``as_made``: before listeners of the app changed
         it. True: nobody else need execute it."""
         mark = _MARK.fullmatch(as_made or "")
+        undoes = mark is not None and mark[1] == "ROLLBACK TO "
+        if getattr(self._driver, "in_transaction", True) is False:  # only SQLite's drivers have it
+            self.is_over = True
+        if self.is_over and not undoes:  # it would begin a transaction without the record
+            raise messages.stopped()
         with self._lock:
             session = self._last()
             if session and not (mark and mark[1]):
@@ -224,19 +221,27 @@ class Savepoints:
         is_last = said == [f"RELEASE {FIRST}"] and not self._open
         if said == [ahead] or (is_last and status_of(self._driver) == OPEN):
             return True  # it came with the record; COMMIT releases it
-        for each in said:
-            cursor.execute(each)
+        self._run(cursor, [] if self.is_over else said, undoes=undoes)
         return mark is not None
+
+    def _run(self, cursor: Any, said: list[str], *, undoes: bool) -> None:
+        """Execute statements about savepoints. After a deadlock, MySQL has none: a rollback has
+        nothing left to do then, and its caller sees the error of the deadlock."""
+        try:
+            for each in said:
+                cursor.execute(each)
+        except Exception as error:
+            if error.args[:1] != (messages.NO_SAVEPOINT,):
+                raise
+            self.is_over = True
+            if not undoes:
+                raise messages.stopped() from error
 
     def _refuse_threads(self, session: Session) -> None:
         """Raise if a session of another thread works in the transaction. Else note this one."""
         others = [each for each in self._begun if each is not session and each.in_transaction()]
         if any(self._joined[each] != self._joined[session] for each in others):
-            raise ConfigurationError(
-                "two threads work in the transaction of an order at once: end the session of one, "
-                "by commit() or rollback(), before another one works. A thread is in the order if "
-                "it has a copy of the view's context, as asyncio.to_thread() gives it"
-            )
+            raise ConfigurationError(messages.THREADS)
         self._begun = [*others, session]
 
     def _last(self) -> Session | None:
@@ -291,6 +296,4 @@ def typed_errors() -> Iterator[None]:
     try:
         yield
     except SQLAlchemyError as error:
-        from lockkit.stores.sql.vendors import unavailable
-
         raise typed(error, unavailable, OrderTable.MISSING[1]) from error

@@ -57,7 +57,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
         From now on the sessions of the app work inside the transaction.
         """
         table: OrderTable = self.visit.records
-        table.refuse_earlier()
+        table.check_engine()
         teach_to_join(table.db)  # again, because its session may have been replaced
         with typed_errors():
             self.engine = table.engine
@@ -88,7 +88,10 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
             return None
         self.failed = True
         self._roll_back()
-        return super().fail(error)
+        answer = super().fail(error)
+        if isinstance(error, gate.OrderStopped) and error.refusal is not None:
+            return self.visit.refuse(error.refusal)
+        return answer
 
     def capture(self, response: Response) -> None:
         """Note now whether the view sends an anonymous visitor elsewhere and has saved nothing.
@@ -139,7 +142,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
     def _roll_back(self) -> None:
         """Undo everything. From now on, sessions work on connections of their own."""
         try:
-            with suppress(SQLAlchemyError):  # after a deadlock MySQL has no savepoints any more
+            with suppress(SQLAlchemyError):  # such as: the connection is lost
                 db_session.roll_back()
         finally:
             self._discard()  # which rolls back
@@ -196,6 +199,8 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
         try:
             self.check_leases()
             db_session.roll_back()
+            if record is None and self.savepoints.is_over and not self.savepoints.committed:
+                return response
             self.savepoints.check()
             self._write(Sql(self.connection), record)
             self.active = False

@@ -110,11 +110,11 @@ def _break_on_demand(app: Flask) -> None:
     orders = app_locks(app).orders
     assert orders is not None
     records: Any = orders.records
-    looks_first = records.refuse_earlier
+    looks_first = records.check_engine
 
     def fail_on_demand() -> None:
         if request.headers.get("X-Down"):
             raise BackendUnavailable("down")
         looks_first()
 
-    records.refuse_earlier = fail_on_demand
+    records.check_engine = fail_on_demand

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -153,6 +154,43 @@ def test_a_lock_on_a_connection_of_a_test_is_as_any(joined: Flask) -> None:
     )
     assert [post(joined, "/sell").status_code for _ in range(2)] == [200, 200]
     assert count(joined) == 2
+
+
+# What is set for one transaction only
+
+
+def tenant() -> str:
+    return str(db.session.scalar(sa.text("SELECT current_setting('shop.tenant', true)")))
+
+
+def set_tenant(_: object = None, __: object = None, connection: Any = None) -> None:
+    (connection or db.session).execute(sa.text("SELECT set_config('shop.tenant', 'a', true)"))
+
+
+@on_postgresql
+def test_what_a_hook_sets_for_its_transaction_is_set_again_by_a_listener_of_the_session(
+    make_shop: Callable[..., Flask],
+) -> None:
+    shop = make_shop()
+    shop.before_request(set_tenant)
+
+    def read() -> str:
+        before = tenant()
+        db.session.rollback()
+        return f"{before} {tenant()}"
+
+    shop.add_url_rule("/order", view_func=read, methods=["POST"])
+    view = idempotent.exempt(lock_view("a")(read))
+    shop.add_url_rule("/lock", "lock", view_func=view, methods=["POST"])
+    gone = [post(shop, path).text for path in ("/order", "/lock")]
+    assert not any("a" in text for text in gone)
+    sa.event.listen(db.session, "after_begin", set_tenant)
+    try:
+        repeated = {**A_1, "X-Order-ID": "A-2"}
+        found = {post(shop, path, **repeated).text for path in ("/order", "/lock")}
+    finally:
+        sa.event.remove(db.session, "after_begin", set_tenant)
+    assert found == {"a a"}
 
 
 # What the view has committed
@@ -394,6 +432,24 @@ def test_a_listener_that_begins_makes_orders_possible_where_the_driver_begins_no
     assert [replayed(post(shop, "/one")) for _ in range(2)] == [False, True]
     assert post(shop, "/fails", **{"X-Order-ID": "A-2"}).status_code == 500
     assert (count(shop), count(shop, TABLE_NAME)) == (1, 1)
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_driver_whose_errors_cannot_be_read_is_refused(make_shop: Callable[..., Flask]) -> None:
+    """A timeout of pg8000 would be taken for a missing table."""
+    shop = make_shop(TESTING=True)
+    with shop.app_context():
+        driver = ModuleType("pg8000")
+        vars(driver).update(vars(sqlite3), __name__="pg8000")
+        engine = sa.create_engine("postgresql+pg8000://", module=driver)
+        db.engines[None], own = engine, db.engines[None]
+    try:
+        with pytest.raises(ConfigurationError, match="psycopg, psycopg2, PyMySQL or mysqlclient"):
+            post(shop, "/one")
+    finally:
+        with shop.app_context():
+            db.engines[None] = own
+    assert count(shop) == 0
 
 
 def test_a_rule_of_the_table_that_is_broken_is_no_earlier_try(

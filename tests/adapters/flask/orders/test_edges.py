@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gzip
 import io
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -504,6 +505,37 @@ def records(app: Flask) -> list[str]:
     with app.app_context():
         found = db.session.scalars(sa.select(db.metadata.tables[TABLE_NAME].c.order_id))
         return list(found)
+
+
+@pytest.mark.parametrize("catches", [True, False])
+def test_what_sqlite_has_ended_itself_saves_nothing_without_its_record(
+    shop: Flask, catches: bool
+) -> None:
+    """The driver would begin another transaction, and the view's COMMIT would be a real one."""
+    shop.config["PROPAGATE_EXCEPTIONS"] = False
+    with shop.app_context(), db.engine.begin() as connection:
+        ends = "SELECT RAISE(ROLLBACK, 'none left')"
+        when = """BEFORE INSERT ON "order" WHEN new.name = 'sold'"""
+        connection.exec_driver_sql(f"CREATE TRIGGER stock {when} BEGIN {ends}; END")
+
+    def sell_or_note() -> ResponseReturnValue:
+        try:
+            return sell()
+        except sa.exc.DBAPIError:
+            with suppress(sa.exc.DBAPIError):
+                db.session.rollback()
+            if not catches:
+                raise
+        put("backorder")
+        db.session.commit()
+        return "later", 201
+
+    shop.add_url_rule("/sell", view_func=sell_or_note, methods=["POST"])
+    for _ in range(2):
+        answer = post(shop, "/sell")
+        assert answer.status_code == (503 if catches else 500)
+        assert not catches or answer.json["code"] == "order-not-saved"
+        assert (sold(shop, "backorder"), records(shop)) == (0, [])
 
 
 # Bodies

@@ -1,0 +1,35 @@
+"""What the developer reads if a view cannot work in the transaction of its order."""
+
+from __future__ import annotations
+
+from lockkit.model.log import log
+from lockkit.orders.gate import OrderStopped
+from lockkit.orders.refusals import NOT_SAVED
+
+NO_ENGINE = (
+    "db.engines has a connection instead of an engine, and an order commits a transaction of its "
+    "own: leave the engine there in tests of orders, and delete what they have saved"
+)
+NO_SAVEPOINT = 1305
+"""The number of this error of MySQL and MariaDB."""
+
+THREADS = (
+    "two threads work in the transaction of an order at once: end the session of one, by commit() "
+    "or rollback(), before another one works. A thread is in the order if it has a copy of the "
+    "view's context, as asyncio.to_thread() gives it"
+)
+UNCOMMITTED = (
+    "the view of an order has ended, but has changes that are not committed, in the session of "
+    "another app context. Commit them before the response leaves; nothing was saved"
+)
+UNDONE = (
+    "in the view of an order, a rollback of one session has undone what another one, as of an app "
+    "context, had changed since: both are in one transaction. Commit the changes of the view "
+    "before it enters the app context; nothing was saved"
+)
+UNHEARD = "orders do not hear what your listener of do_execute executes: use before_cursor_execute"
+
+
+def stopped() -> OrderStopped:
+    log.warning("an order was given up: the database has ended its transaction")
+    return OrderStopped(NOT_SAVED)
