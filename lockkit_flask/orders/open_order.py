@@ -11,6 +11,8 @@ from werkzeug.local import LocalProxy
 from lockkit.orders import gate, redis_records
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flask import Response
 
     from lockkit.leases.until import Transaction
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class OpenOrder(gate.OpenOrder):
-    """``request.order``: has ``order_id``, ``fencing_token`` and ``orphan``."""
+    """``request.order``: has ``order_id``, ``fencing_token``, ``orphan`` and ``on_commit``."""
 
     visit: Visit
     context: Any  #: the context of its request
@@ -29,6 +31,13 @@ class OpenOrder(gate.OpenOrder):
     def capture(self, response: Response) -> None:
         """The view's answer, before hooks change it or save something."""
         self.visit.capture(response)
+
+    def on_commit(self, function: Callable[[], object]) -> None:
+        """Have a function called after the COMMIT of the order: not at all if nothing is saved.
+
+        With STORE "redis" it is called at once, because what the view has committed is saved.
+        """
+        function()
 
     def overrule(self) -> None:
         """An ``after_request`` hook has failed, or has turned the view's answer into a failure.

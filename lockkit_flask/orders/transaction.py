@@ -27,6 +27,8 @@ from lockkit_flask.orders.open_order import OpenOrder
 from lockkit_flask.orders.table import FIRST, Savepoints, Sql, typed_errors
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import sqlalchemy as sa
     from flask import Response
     from flask_sqlalchemy import SQLAlchemy
@@ -50,6 +52,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
     _raised_refusal = False  #: the view raised a refusal, which rolls nothing back
     _sends_away = False  #: the view has sent a guest elsewhere, as to log in, and saved nothing
     _session_before: tuple[dict[str, Any], bool] | None = None
+    _after_commit: tuple[Callable[[], object], ...] = ()
 
     def begin(self) -> None:
         """BEGIN, and write the record: a second try at the same time waits here for the first.
@@ -73,6 +76,9 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
                 raise
         self._session_before = deepcopy(dict(session)), session.modified
         self.active = self.begun = True
+
+    def on_commit(self, function: Callable[[], object]) -> None:
+        self._after_commit += (function,)
 
     def fail(self, error: BaseException) -> Any:
         """Roll back at once: error handlers write outside of the order's transaction.
@@ -214,6 +220,9 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
                 raise
             note(error)
             return self.visit.refuse(refusal)
+        self._discard()  # the pool may have one connection
+        for function in self._after_commit:
+            function()
         return response
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from flask import Flask, abort, current_app, redirect
 from flask_project import Order, db, put
 
-from lockkit.model.errors import ConfigurationError
+from lockkit.model.errors import ConfigurationError, LeaseLost
 from lockkit.orders.rows import TABLE as TABLE_NAME
-from lockkit_flask import idempotent, lock_view, locks, new_order_id
+from lockkit_flask import current_order, idempotent, lock_view, locks, new_order_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -194,6 +194,66 @@ def test_what_a_hook_sets_for_its_transaction_is_set_again_by_a_listener_of_the_
 
 
 # What the view has committed
+
+
+def loses_its_lease() -> None:
+    (lease,) = current_order.leases
+    assert locks["default"].break_(lease.name, fence=lease.fencing_token)
+    with suppress(LeaseLost):
+        lease.extend()
+
+
+def rolls_back() -> None:
+    put("undone")
+    db.session.flush()
+    db.session.rollback()
+
+
+@on_postgresql
+@pytest.mark.parametrize(
+    ("then", "status", "seen"),
+    [
+        (rolls_back, 201, [1]),
+        (lambda: abort(403), 403, [1]),
+        (lambda: abort(404), 404, []),
+        (loses_its_lease, 503, []),
+    ],
+)
+def test_on_commit_is_called_when_others_see_the_order_and_only_then(
+    small_shop: Flask, then: Callable[[], None], status: int, seen: list[int]
+) -> None:
+    """The pool has one connection: the order's has been given back."""
+    found: list[int] = []
+
+    def buy() -> ResponseReturnValue:
+        put("bought")
+        db.session.commit()
+        current_order.on_commit(lambda: found.append(count(small_shop)))
+        then()
+        return "bought", 201
+
+    small_shop.add_url_rule("/buy", view_func=buy, methods=["POST"])
+    assert post(small_shop, "/buy").status_code == status
+    assert found == seen
+
+
+@on_postgresql
+def test_an_error_of_on_commit_undoes_nothing(shop: Flask) -> None:
+    shop.config["PROPAGATE_EXCEPTIONS"] = False
+
+    def buy() -> ResponseReturnValue:
+        put("bought")
+        db.session.commit()
+        current_order.on_commit([].pop)
+        return "bought", 201
+
+    shop.add_url_rule("/buy", view_func=buy, methods=["POST"])
+    answers = [post(shop, "/buy") for _ in range(2)]
+    assert [(answer.status_code, replayed(answer)) for answer in answers] == [
+        (500, False),
+        (201, True),
+    ]
+    assert count(shop) == 1
 
 
 INSERT = "INSERT INTO \"order\" (name) VALUES ('bought')"

@@ -14,7 +14,7 @@ from flask_project.claims import create_app, die, pay
 import lockkit
 from lockkit.orders import Orders
 from lockkit.orders.redis_records import orphans, resolve
-from lockkit_flask import current_lease, idempotent, lock_view, locks, order_orphaned
+from lockkit_flask import current_lease, current_order, idempotent, lock_view, locks, order_orphaned
 from lockkit_flask.state import app_locks
 
 if TYPE_CHECKING:
@@ -373,3 +373,15 @@ def test_an_app_context_around_the_view_leaves_the_order_its_lease(shop: Flask) 
     first, again = post(shop, "/pushes"), post(shop, "/pushes")
     assert (first.status_code, again.data, held) == (200, first.data, [True, False])
     assert nothing_is_held(shop)
+
+
+def test_on_commit_is_called_at_once(shop: Flask) -> None:
+    """The view's own commits stay."""
+
+    def buy() -> str:
+        found: list[str] = []
+        current_order.on_commit(lambda: found.append("called"))
+        return str(found)
+
+    shop.add_url_rule("/at-once", view_func=buy, methods=["POST"])
+    assert post(shop, "/at-once").text == "['called']"
