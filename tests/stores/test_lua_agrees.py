@@ -234,9 +234,7 @@ def holder(pair: Pair, token: str, chance: random.Random) -> str:
 
 @pytest.mark.usefixtures("all_are_alive")
 @pytest.mark.parametrize("used_as", CLAIMS)
-@pytest.mark.parametrize(
-    ("server", "seed"), [("redis", 0), ("valkey", 1)], indirect=["server"]
-)
+@pytest.mark.parametrize(("server", "seed"), [("redis", 0), ("valkey", 1)], indirect=["server"])
 def test_nothing_expires(server: RedisServer, backend: Steps, seed: int, used_as: str) -> None:
     with server.client() as admin:
         for number in range(HISTORIES):
