@@ -20,7 +20,7 @@ try:
     from lockkit_flask.leases.request_leases import current_lease
     from lockkit_flask.orders.app_orders import idempotent
     from lockkit_flask.orders.forms import new_order_id, order_id_field, remember_guest
-    from lockkit_flask.orders.open_order import CurrentOrder, current_order
+    from lockkit_flask.orders.open_order import CurrentOrder, current_order, on_commit
     from lockkit_flask.signals import order_conflict, order_orphaned, order_replayed
     from lockkit_flask.state import AppLocks, alocks, locked, locks
     from lockkit_flask.web.lock_view import lock_view
@@ -42,6 +42,7 @@ __all__ = [
     "locked",
     "locks",
     "new_order_id",
+    "on_commit",
     "order_conflict",
     "order_id_field",
     "order_orphaned",

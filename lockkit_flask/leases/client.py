@@ -80,7 +80,7 @@ class _OfSession(Transaction):
     def refuse_snapshot(self, name: str) -> None:
         """End the transaction if it has only read. If it must stay, raise OpenTransaction if its
         isolation level keeps a snapshot."""
-        if not db_session.is_to_stay(self._session):
+        if not (db_session.is_to_stay(self._session) or db_session.has_own_options(self._session)):
             db_session.end_if_begun(self._session)
             return
         for connection, *_ in db_session.reached(self._session):

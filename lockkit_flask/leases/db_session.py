@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from contextvars import ContextVar
+from itertools import chain
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -144,6 +145,13 @@ def end_read(name: str | None = None) -> None:
         )
     if (session := current_session()) is None:
         return
+    if has_own_options(session):
+        raise OpenTransaction(
+            f"{what} while the connection of db.session has execution options of its own, which "
+            f"would be lost with its transaction: set them on the engine, or once you have the "
+            f"lock or the order",
+            name=name,
+        )
     if why := is_to_stay(session):
         raise OpenTransaction(
             f"{what} while db.session {why}: it would be released before others can see what is "
@@ -185,7 +193,23 @@ def is_to_stay(session: Session) -> str:
         return "is inside begin()"
     if (keeper := session.info.get(KEEPER)) and keeper.is_open() and keeper.has_leases():
         return "keeps a lock until its COMMIT"
-    return next(filter(None, map(_why_to_stay, reached(session))), "")
+    noted = (
+        _said(each) or ()
+        for each, begun, *_ in reached(session)
+        if not (_is_savepoint(begun) or _tells(each.engine))
+    )
+    return _LOCKED if any(map(locks, chain(*noted))) else ""
+
+
+def has_own_options(session: Session) -> bool:
+    """Whether a connection has options, such as an isolation level, that the next transaction of
+    the session would not have."""
+    usual = getattr(session, "execution_options", {})  # of SQLAlchemy 2.1
+    return any(
+        each.get_execution_options() != {**each.engine.get_execution_options(), **usual}
+        for each, begun, *_ in reached(session)
+        if not _is_savepoint(begun)
+    )
 
 
 def reached(session: Session) -> set[tuple[Connection, Any, bool, bool]]:
@@ -193,18 +217,6 @@ def reached(session: Session) -> set[tuple[Connection, Any, bool, bool]]:
     Only these connections may have changes or a snapshot."""
     root = session.get_transaction()
     return set() if root is None else set(root._connections.values())
-
-
-def _why_to_stay(found: tuple[Connection, Any, bool, bool]) -> str:
-    connection, begun, *_ = found
-    own, usual = (at.get_execution_options() for at in (connection, connection.engine))
-    if _is_savepoint(begun):
-        return ""
-    if own.get("isolation_level") != usual.get("isolation_level"):  # a rollback would reset it
-        return "has an isolation level of its own"
-    if _tells(connection.engine):
-        return ""
-    return _LOCKED if any(map(locks, _said(connection) or ())) else ""
 
 
 def _has_changed(session: Session) -> bool:

@@ -31,5 +31,8 @@ UNHEARD = "orders do not hear what your listener of do_execute executes: use bef
 
 
 def stopped() -> OrderStopped:
-    log.warning("an order was given up: the database has ended its transaction")
+    log.warning(
+        "an order was given up: the database has ended its transaction, as after a deadlock or a "
+        "COMMIT in SQL; what such a COMMIT has saved stays"
+    )
     return OrderStopped(NOT_SAVED)

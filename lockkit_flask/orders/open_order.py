@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from flask import has_request_context, request
+from flask import current_app, has_app_context, has_request_context, request
 from werkzeug.exceptions import HTTPException
 from werkzeug.local import LocalProxy
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class OpenOrder(gate.OpenOrder):
-    """``request.order``: has ``order_id``, ``fencing_token``, ``orphan`` and ``on_commit``."""
+    """``request.order``: has ``order_id``, ``fencing_token`` and ``orphan``."""
 
     visit: Visit
     context: Any  #: the context of its request
@@ -33,10 +33,7 @@ class OpenOrder(gate.OpenOrder):
         self.visit.capture(response)
 
     def on_commit(self, function: Callable[[], object]) -> None:
-        """Have a function called after the COMMIT of the order: not at all if nothing is saved.
-
-        With STORE "redis" it is called at once, because what the view has committed is saved.
-        """
+        """See the function. With STORE "redis", what the view has committed is saved."""
         function()
 
     def overrule(self) -> None:
@@ -78,6 +75,23 @@ def _current() -> Any:
     if order is None:
         raise RuntimeError("no order runs in this request")
     return order
+
+
+def on_commit(function: Callable[[], object]) -> None:
+    """Have a function called once the transaction of this request's order is committed; not at all
+    if nothing is saved. At once, if the request is not an order, or STORE is "redis": then what the
+    view has committed is saved. At most once: not again if it raises, or if the process dies.
+
+    It may be a coroutine function, as a view may. If it raises in an order, the answer is 500, the
+    order stays, and functions that were to be called after it are not called.
+    """
+    if has_app_context():
+        function = current_app.ensure_sync(function)
+    order = getattr(request, "order", None) if has_request_context() else None
+    if order is None:
+        function()
+    else:
+        order.on_commit(function)
 
 
 current_order = cast(OpenOrder, LocalProxy(_current))

@@ -91,7 +91,7 @@ class OrderTable(Table):
             yield Sql(connection)
 
     def is_missing(self) -> bool:
-        """Whether the table is missing. Raises BackendUnavailable."""
+        self.check_engine()
         with typed_errors():
             return not sa.inspect(self.engine).has_table(TABLE)
 

@@ -23,6 +23,7 @@ from lockkit.orders import Forget, Keep, gate, refusals
 from lockkit.orders.failures import note, unsaved
 from lockkit.orders.record import refuses
 from lockkit_flask.leases import db_session, request_leases
+from lockkit_flask.orders import messages
 from lockkit_flask.orders.open_order import OpenOrder
 from lockkit_flask.orders.table import FIRST, Savepoints, Sql, typed_errors
 
@@ -52,7 +53,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
     _raised_refusal = False  #: the view raised a refusal, which rolls nothing back
     _sends_away = False  #: the view has sent a guest elsewhere, as to log in, and saved nothing
     _session_before: tuple[dict[str, Any], bool] | None = None
-    _after_commit: tuple[Callable[[], object], ...] = ()
+    _after_commit: list[Callable[[], object]]
 
     def begin(self) -> None:
         """BEGIN, and write the record: a second try at the same time waits here for the first.
@@ -75,10 +76,11 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
                 self._discard()
                 raise
         self._session_before = deepcopy(dict(session)), session.modified
+        self._after_commit = []
         self.active = self.begun = True
 
     def on_commit(self, function: Callable[[], object]) -> None:
-        self._after_commit += (function,)
+        self._after_commit.append(function)
 
     def fail(self, error: BaseException) -> Any:
         """Roll back at once: error handlers write outside of the order's transaction.
@@ -206,6 +208,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
             self.check_leases()
             db_session.roll_back()
             if record is None and self.savepoints.is_over and not self.savepoints.committed:
+                messages.stopped()
                 return response
             self.savepoints.check()
             self._write(Sql(self.connection), record)
@@ -221,7 +224,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
             note(error)
             return self.visit.refuse(refusal)
         self._discard()  # the pool may have one connection
-        for function in self._after_commit:
+        for function in self._after_commit if record or self.committed else ():
             function()
         return response
 

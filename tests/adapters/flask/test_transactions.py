@@ -239,21 +239,46 @@ def test_changes_that_are_not_committed_are_an_error(
         shop.test_client().post("/")
 
 
-def test_an_isolation_level_of_its_own_is_not_lost_silently(shop: Flask) -> None:
-    """The rollback would give the connection back, which resets it."""
-    level = "SERIALIZABLE"
+@pytest.mark.parametrize(
+    "options", [{"isolation_level": "SERIALIZABLE"}, {"schema_translate_map": {None: "tenant"}}]
+)
+def test_options_of_a_connection_are_not_lost_silently(
+    shop: Flask, options: dict[str, Any]
+) -> None:
+    """The rollback would give the connection back, which resets them."""
     with shop.app_context():
-        db.session.connection(execution_options={"isolation_level": level})
+        connection = db.session.connection(execution_options=options)
         with (
-            pytest.raises(lockkit.OpenTransaction, match="isolation level of its own"),
+            pytest.raises(lockkit.OpenTransaction, match="would be lost"),
             locks["default"].lock("a"),
         ):
             pass
-        assert db.session.connection().get_isolation_level() == level
+        assert db.session.connection() is connection
         db.session.rollback()
         db.session.execute(sa.select(Order))
         with locks["default"].lock("a"):
             pass
+
+
+HAVE_OPTIONS = [
+    sa.Engine,
+    *([sa.orm.Session] if hasattr(sa.orm.Session, "execution_options") else []),
+]
+"""Sessions from SQLAlchemy 2.1 on."""
+
+
+@pytest.mark.parametrize("of", HAVE_OPTIONS)
+def test_options_that_each_transaction_has_are_not_lost(
+    make_shop: Callable[..., Flask], monkeypatch: pytest.MonkeyPatch, of: type
+) -> None:
+    options = {"execution_options": {"isolation_level": "SERIALIZABLE"}}
+    shop = make_shop(SQLALCHEMY_ENGINE_OPTIONS=options if of is sa.Engine else {})
+    with shop.app_context():
+        if of is sa.orm.Session:
+            monkeypatch.setattr(db, "session", db._make_scoped_session(options))
+        db.session.execute(sa.select(Order))
+        with locks["default"].lock("a"):
+            assert db.session.connection().get_isolation_level() == "SERIALIZABLE"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from flask_project import Order, db, put
 
 from lockkit.model.errors import ConfigurationError, LeaseLost
 from lockkit.orders.rows import TABLE as TABLE_NAME
-from lockkit_flask import current_order, idempotent, lock_view, locks, new_order_id
+from lockkit_flask import current_order, idempotent, lock_view, locks, new_order_id, on_commit
+from lockkit_flask.operate.checks import every_finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -228,13 +229,61 @@ def test_on_commit_is_called_when_others_see_the_order_and_only_then(
     def buy() -> ResponseReturnValue:
         put("bought")
         db.session.commit()
-        current_order.on_commit(lambda: found.append(count(small_shop)))
+        on_commit(lambda: on_commit(lambda: found.append(count(small_shop))))
         then()
         return "bought", 201
 
     small_shop.add_url_rule("/buy", view_func=buy, methods=["POST"])
     assert post(small_shop, "/buy").status_code == status
     assert found == seen
+
+
+def test_on_commit_is_not_called_for_a_refusal_that_has_saved_nothing(shop: Flask) -> None:
+    found: list[str] = []
+
+    def buy() -> ResponseReturnValue:
+        put("undone")
+        on_commit(lambda: found.append("called"))
+        return "sold out", 409
+
+    shop.add_url_rule("/buy", view_func=buy, methods=["POST"])
+    assert post(shop, "/buy").status_code == 409
+    assert (found, count(shop)) == ([], 0)
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_refusal_after_sql_that_commits_is_told(
+    shop: Flask, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The record stays as one that runs: repeats are told that the end is not known."""
+
+    def buy() -> ResponseReturnValue:
+        db.session.execute(sa.text("SELECT 1"))
+        db.session.connection().connection.driver_connection.executescript("SELECT 1")
+        return "sold out", 409
+
+    shop.add_url_rule("/buy", view_func=buy, methods=["POST"])
+    assert post(shop, "/buy").text == "sold out"
+    assert "the database has ended its transaction" in caplog.text
+    assert "order-orphaned" in post(shop, "/buy").text
+
+
+def test_without_an_order_on_commit_calls_at_once(shop: Flask) -> None:
+    found: list[str] = []
+
+    async def mail() -> None:
+        found.append("called")
+
+    def buy() -> ResponseReturnValue:
+        put("bought")
+        db.session.commit()
+        on_commit(mail)
+        return str(found)
+
+    shop.add_url_rule("/buy", view_func=buy, methods=["POST"])
+    assert shop.test_client().post("/buy").text == "['called']"
+    on_commit(lambda: found.append("in a task"))
+    assert found == ["called", "in a task"]
 
 
 @on_postgresql
@@ -244,7 +293,7 @@ def test_an_error_of_on_commit_undoes_nothing(shop: Flask) -> None:
     def buy() -> ResponseReturnValue:
         put("bought")
         db.session.commit()
-        current_order.on_commit([].pop)
+        on_commit([].pop)
         return "bought", 201
 
     shop.add_url_rule("/buy", view_func=buy, methods=["POST"])
@@ -504,7 +553,10 @@ def test_a_driver_whose_errors_cannot_be_read_is_refused(make_shop: Callable[...
         engine = sa.create_engine("postgresql+pg8000://", module=driver)
         db.engines[None], own = engine, db.engines[None]
     try:
-        with pytest.raises(ConfigurationError, match="psycopg, psycopg2, PyMySQL or mysqlclient"):
+        refused = pytest.raises(ConfigurationError, match="psycopg, psycopg2, PyMySQL or mysqlcl")
+        with refused, shop.app_context():
+            [*every_finding(shop)]
+        with refused:
             post(shop, "/one")
     finally:
         with shop.app_context():

@@ -14,7 +14,7 @@ from flask_project.claims import create_app, die, pay
 import lockkit
 from lockkit.orders import Orders
 from lockkit.orders.redis_records import orphans, resolve
-from lockkit_flask import current_lease, current_order, idempotent, lock_view, locks, order_orphaned
+from lockkit_flask import current_lease, idempotent, lock_view, locks, on_commit, order_orphaned
 from lockkit_flask.state import app_locks
 
 if TYPE_CHECKING:
@@ -380,7 +380,7 @@ def test_on_commit_is_called_at_once(shop: Flask) -> None:
 
     def buy() -> str:
         found: list[str] = []
-        current_order.on_commit(lambda: found.append("called"))
+        on_commit(lambda: found.append("called"))
         return str(found)
 
     shop.add_url_rule("/at-once", view_func=buy, methods=["POST"])
