@@ -147,8 +147,8 @@ class TooManySessions(TooManyWaiters):
 class LeaseLost(LockError):
     """The lease is not held any more: it expired, or an operator released it. This is final.
 
-    The message says why, as far as this process knows: who released it, for how long the store has
-    been unreachable or has refused its renewal, or that MAX_HOLD was reached.
+    The message says why, as far as this process knows: who released it, for how long no
+    renewal has succeeded and why, or that MAX_HOLD was reached.
     """
 
 

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any, Protocol
 
 from lockkit.engine.times import before_drift, drift, reached_max_hold
-from lockkit.model.errors import BackendUnavailable, LeaseLost, LockError, OutcomeUnknown
+from lockkit.model.errors import LeaseLost, LockError
 from lockkit.model.types import Granted, Request
 from lockkit.runtime import process
 
@@ -67,12 +67,12 @@ class Hold:
         "dead",
         "due",
         "failing_since",
+        "failure",
         "fence",
         "generation",
         "granted",
         "name",
         "on_lost",
-        "refusal",
         "token",
     )
 
@@ -89,7 +89,7 @@ class Hold:
         self._leases: tuple[weakref.ref[_Lease], ...] = ()
         self.dead: bool | str = False  #: whether it is lost; as a text: how that happened
         self.failing_since: float | None = None  #: since then no renewal has succeeded
-        self.refusal = ""  #: the error of the last renewal that failed, if the store is up
+        self.failure = ""  #: the error of the last renewal that failed
         self.on_lost: dict[int, Callable[[], object]] | None = None  #: by the lease's id
 
     @property
@@ -208,8 +208,8 @@ class Hold:
             return "it belongs to the process that this one was forked from"
         if self.failing_since is not None:
             since = min(now, self.deadline) - self.failing_since
-            if self.refusal:
-                return f"it expired: for {since:.1f} s no renewal had succeeded: {self.refusal}"
+            if self.failure:
+                return f"it expired: for {since:.1f} s no renewal had succeeded: {self.failure}"
             return f"it expired, and its store had been unreachable for {since:.1f} s"
         most = self._terms[_MAX_HOLD]
         if most is not None and reached_max_hold(self.deadline - self.granted, self.ttl, most):
@@ -237,7 +237,7 @@ class Hold:
         if number > self._last[0]:
             self._settled = _until(number, sent, left)
             self._keep_asked(lambda each: each >= number)
-        self.failing_since = None
+        self.failing_since, self.failure = None, ""
         self.due = self._next(now)
 
     def _next(self, now: float) -> float:
@@ -263,8 +263,7 @@ class Hold:
 
     def renewal_failed(self, now: float, error: LockError) -> None:
         """Unknown, not lost: try again soon, ever faster as the deadline comes near."""
-        is_up = type(error) not in (BackendUnavailable, OutcomeUnknown)
-        self.refusal = f"{type(error).__name__}: {error}" if is_up else ""
+        self.failure = f"{type(error).__name__}: {error}"
         self.dead = self.dead or now >= self.deadline  # then there is no further try
         self.failing_since = now if self.failing_since is None else self.failing_since
         self.due = now + max(min(self.deadline - now, self.ttl) / 8, 0.02)
