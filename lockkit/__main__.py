@@ -44,8 +44,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return url
 
     given = {"--url": arguments.url, "--key-prefix": arguments.key_prefix}
-    shown = (f" {flag} {quote(bare_urls(text))}" for flag, text in given.items() if text)
+    shown = (f" {flag} {_shown(text)}" for flag, text in given.items() if text is not None)
     return _locks(find, arguments.key_prefix, theirs, PROG + "".join(shown))
+
+
+def _shown(text: str) -> str:
+    """For a command that is pasted. Without its query, a URL may lead to other locks."""
+    bare = bare_urls(text)
+    return "URL" if bare.endswith("?…") else quote(bare)
 
 
 def _upto_locks(words: Sequence[str]) -> int:

@@ -181,7 +181,7 @@ def repair(locks: LockClient, name: str, *, by: str = "") -> bool:
     """Delete the record of an order if it cannot be read and nobody holds the order's lock. False
     if there is no such record. ``by``: who did it and why."""
     records = locks.store.records()
-    if records is None:
+    if records is None or not name.startswith("order:"):
         return False
     return locks.perform(records.repair(name, _is_damaged, process.operator(by, repairs=True)))
 

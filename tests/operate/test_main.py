@@ -29,7 +29,7 @@ def test_url_and_key_prefix(url: str, prefix: str) -> None:
     assert lockkit_process("--url", url, "locks").stdout == ""
 
 
-@pytest.mark.parametrize("prefix", [[], ["--key-prefix", "the shop"]])
+@pytest.mark.parametrize("prefix", [[], ["--key-prefix", "the shop"], ["--key-prefix", ""]])
 def test_a_command_for_pasting_names_the_store_that_was_given(
     prefix: list[str], url: str, tmp_path: Path
 ) -> None:
@@ -53,6 +53,8 @@ def test_a_command_for_pasting_has_no_password(redis_server: RedisServer) -> Non
     shown = lockkit_process("locks", "--url", url)
     assert "lockkit locks --url 'redis://…@127.0.0.1" in shown.stdout
     assert "canary" not in shown.stdout + shown.stderr
+    shown = lockkit_process("locks", "--url", f"{url}?socket_timeout=30")
+    assert "lockkit locks --url URL release" in shown.stdout  # without its query, it is another
 
 
 def test_a_file_that_is_not_there_is_not_all_clear(url: str, tmp_path: Path) -> None:
