@@ -264,6 +264,20 @@ def test_a_table_that_is_there_is_made_by_anyone_who_may_use_it(least: str) -> N
         assert client.lock("a").acquire().release()
 
 
+def test_a_user_who_may_only_make_the_table_makes_it(engine: sa.Engine) -> None:
+    """MariaDB refuses it a look, also at a table that is missing."""
+    run(engine, "DROP TABLE lockkit_lock")
+    run(engine, "CREATE USER app")
+    is_mariadb = engine.dialect.name == "mysql"
+    place = f"{engine.url.database}.*" if is_mariadb else "SCHEMA public"
+    run(engine, f"GRANT CREATE ON {place} TO app")
+    url = engine.url.set(username="app", drivername=scheme_of(engine))
+    with lockkit.connect(url.render_as_string(hide_password=False)) as client:
+        client.store.create_table()
+    assert sa.inspect(engine).has_table("lockkit_lock")
+    run(engine, "DROP USER app" if is_mariadb else "DROP OWNED BY app; DROP USER app")
+
+
 def test_a_password_that_cannot_be_had_is_an_error_and_asked_for_again(engine: sa.Engine) -> None:
     vault = {"open": False}
 

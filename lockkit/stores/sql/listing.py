@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from lockkit.engine.effects import Step
-from lockkit.model.errors import LayoutMismatch, MissingTable
+from lockkit.model.errors import LayoutMismatch, MissingTable, StoreRefused
 from lockkit.model.types import LockInfo, Page
 from lockkit.runtime.wires import Lane, call
 from lockkit.stores.contract import Listed
@@ -74,7 +74,7 @@ class TableListing(Listed):
         if sql := self.ddl():
             try:
                 self._rows(self._dialect.read, {"id": ""})
-            except MissingTable:
+            except (MissingTable, StoreRefused):  # the user may have no other right than to make it
                 self._rows(sql, {})
 
     def _page(self, name: str | None, cursor: _Cursor) -> Page:
