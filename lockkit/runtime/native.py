@@ -94,12 +94,22 @@ def poll(descriptor: int, events: int = select.POLLIN) -> Poll:
     """A Poll of one socket, for many waits, in one thread at a time. Under gevent a poll object
     belongs to the event loop of the thread that has made it, so there each wait makes a new one."""
 
-    def made() -> select.poll:
-        found = select.poll()
+    def made(milliseconds: float = 0) -> select.poll:
+        found = select.poll() if milliseconds else _poll()
         found.register(descriptor, events)
         return found
 
-    return (lambda milliseconds: made().poll(milliseconds)) if is_patched() else made().poll
+    if is_patched():
+        return lambda milliseconds: made(milliseconds).poll(milliseconds)
+    return made().poll
+
+
+def _poll() -> select.poll:
+    """That of the system. gevent's gives other greenlets a turn, also if it is not to wait."""
+    if is_patched():
+        found: select.poll = sys.modules["gevent.monkey"].get_original("select", "poll")()
+        return found
+    return select.poll()
 
 
 def _original(name: str) -> Any:

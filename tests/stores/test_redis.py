@@ -17,7 +17,7 @@ from tls_ends import TLSEnd
 
 import lockkit
 from lockkit import aio
-from lockkit.model.errors import BackendUnavailable
+from lockkit.model.errors import BackendUnavailable, StoreRefused
 from lockkit.model.types import Busy, Grant, Kind, Mode, Release, Request
 from lockkit.stores.redis.failures import from_reply, is_demoted
 from lockkit.stores.redis.layout import bucket_of
@@ -170,6 +170,10 @@ def test_the_least_privileged_user_may_use_the_command(guarded: RedisServer) -> 
         released = locks(client, "release", "stock:42", "--yes")
         assert (released.status, released.err) == (0, "")
         assert not lease.release()
+        with guarded.client() as admin:
+            admin.hset(f"{{shop:{bucket_of('stock:42')}}}:b", "=stock:42", "damaged")
+        repaired = locks(client, "release", "stock:42", "--damaged", "--yes")
+        assert (repaired.status, repaired.err) == (0, "")
         refused = locks(client, "show", "order:7")
         assert (refused.status, "its store refused the request: " in refused.err) == (1, True)
         assert "lacks a permission" in refused.err
@@ -177,6 +181,31 @@ def test_the_least_privileged_user_may_use_the_command(guarded: RedisServer) -> 
             admin.execute_command("ACL", "SETUSER", "shop", "+get", "+pttl")
             assert locks(client, "show", "order:7").status == 0
             admin.execute_command("ACL", "SETUSER", "shop", "-get", "-pttl")
+
+
+def test_a_permission_that_a_renewal_lacks_is_told(guarded: RedisServer) -> None:
+    """Its script has to be loaded again."""
+    guarded.flush()
+    with connect(guarded.url_for("shop", "secret")) as client, guarded.client() as admin:
+        lease = client.lock("stock:42").acquire()
+        admin.script_flush()
+        admin.execute_command("ACL", "SETUSER", "shop", "-script|load")
+        try:
+            with pytest.raises(StoreRefused, match="lacks a permission"):
+                lease.extend()
+        finally:
+            admin.execute_command("ACL", "SETUSER", "shop", "+script|load")
+        assert lease.release()
+
+
+async def test_a_release_after_a_restart_while_the_loop_was_busy_finds_the_lease_lost() -> None:
+    """Somebody else has had the name meanwhile. The loop has not heard of the end yet."""
+    with RedisServer() as server, lockkit.connect(server.url) as other:
+        async with aio.connect(server.url) as client:
+            lease = await client.lock("a").acquire()
+            server.restart()
+            assert other.lock("a").acquire(0).release()
+            assert await lease.release() is False
 
 
 def test_a_user_who_may_not_publish_or_subscribe_still_hands_on(guarded: RedisServer) -> None:

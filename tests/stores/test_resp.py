@@ -99,6 +99,9 @@ class Transport:
 
     def set_protocol(self, _: object) -> None: ...
 
+    def get_extra_info(self, _: str) -> SimpleNamespace:
+        return SimpleNamespace(fileno=lambda: 0)
+
     def write(self, _: bytes) -> None: ...
 
     def is_closing(self) -> bool:

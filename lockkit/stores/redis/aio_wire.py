@@ -49,7 +49,7 @@ class AsyncRedisWire:
 
     async def exchange(self, effect: Exchange) -> Any:
         line = self._line
-        if line is None or line.is_over:
+        if line is None or line.is_over or line.has_ended():
             line = await self._connected()
         payload = effect.payload
         try:

@@ -165,11 +165,13 @@ def checked(reply: Any) -> Any:
 class Apart(list[bytes]):
     """Requests of which each may be refused alone. Its reply is then lockkit's error."""
 
+    together = 0  #: the number of those at the beginning for which that is not so
+
 
 def all_checked(payload: object, replies: Sequence[Any]) -> list[Any]:
     """As ``checked``, for the replies to a payload."""
-    check = _checked_apart if type(payload) is Apart else checked
-    return [check(reply) for reply in replies]
+    first = payload.together if isinstance(payload, Apart) else len(replies)
+    return [*map(checked, replies[:first]), *map(_checked_apart, replies[first:])]
 
 
 def _checked_apart(reply: Any) -> Any:

@@ -14,6 +14,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from lockkit.model.clock import now
 from lockkit.model.errors import ConfigurationError, OutcomeUnknown
+from lockkit.runtime import native
 from lockkit.stores.redis.failures import check_role, not_connected
 from lockkit.stores.redis.resp import ALONE, Replies
 from lockkit.stores.redis.settings import Connection, is_managed
@@ -43,6 +44,7 @@ class Line(asyncio.BufferedProtocol):
         self._connection = connection
         self._transport: Any = connection._writer.transport
         self.patience: float = connection.socket_timeout  #: for a reply
+        self._poll = native.poll(self._transport.get_extra_info("socket").fileno())
         self._buffer = memoryview(bytearray(BUFFER))
         self._replies = Replies()
         self._owed: deque[tuple[asyncio.Future[Any], int, float]] = deque()
@@ -60,6 +62,14 @@ class Line(asyncio.BufferedProtocol):
     @property
     def is_over(self) -> bool:
         return self._is_over or self._transport.is_closing() or self._loop.is_closed()
+
+    def has_ended(self) -> bool:
+        """Look whether the server has closed it, which the loop may not have noticed yet. A request
+        that is sent then gets no reply, and nobody can tell whether it was applied."""
+        if self._owed or not self._poll(0):
+            return False
+        self.abort()
+        return True
 
     def ask(self, packed: bytes, replies: int) -> asyncio.Future[Any]:
         """The reply; a list, if their number is not ALONE.

@@ -11,7 +11,7 @@ from redis.exceptions import NoScriptError
 from lockkit.engine.effects import Exchange, Step
 from lockkit.model.errors import OutcomeUnknown
 from lockkit.model.types import Request
-from lockkit.stores.redis.failures import from_reply
+from lockkit.stores.redis.failures import Apart, from_reply
 from lockkit.stores.redis.protocol import Command, load_scripts
 
 
@@ -58,7 +58,10 @@ def _load_and_run(
     try:
         loads = load_scripts(commands)
         packed = [*loads, *(command.packed for command in commands)]
-        replies: list[Any] = yield Exchange(kind([*packed, then] if then else packed))
+        payload = kind([*packed, then] if then else packed)
+        if isinstance(payload, Apart):
+            payload.together = len(loads)
+        replies: list[Any] = yield Exchange(payload)
     except NoScriptError as error:
         raise from_reply(error) from error
     return replies[len(loads) :]
