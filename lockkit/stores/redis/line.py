@@ -24,6 +24,9 @@ BUFFER = 65536
 SETTLED_WITHIN = 1.0
 """Seconds that a close waits for the replies to what was sent."""
 
+JUST_NOW = 0.01
+"""Seconds since the last reply: no server restarts within that."""
+
 BROKEN = "the connection to the Redis server broke before its reply"
 
 
@@ -66,7 +69,7 @@ class Line(asyncio.BufferedProtocol):
     def has_ended(self) -> bool:
         """Look whether the server has closed it, which the loop may not have noticed yet. A request
         that is sent then gets no reply, and nobody can tell whether it was applied."""
-        if self._owed or not self._poll(0):
+        if self._owed or now() - self._heard < JUST_NOW or not self._poll(0):
             return False
         self.abort()
         return True
