@@ -30,6 +30,9 @@ ENDED_CLASS = "25"
 MYSQL_CONFLICTS = frozenset({1020, 1205, 1213})
 """Record changed since the snapshot, lock wait timeout, deadlock."""
 
+NO_SAVEPOINT = 1305
+"""MySQL's number for a savepoint that has gone with its transaction."""
+
 DUPLICATES = ("23505", 1062, "SQLITE_CONSTRAINT_PRIMARYKEY", "SQLITE_CONSTRAINT_UNIQUE")
 DRIVERS = ("sqlite3", "psycopg", "pymysql", "MySQLdb")
 """Those that tell a duplicate key from another rule of a table that is broken."""

@@ -20,7 +20,7 @@ from flask import appcontext_pushed, current_app, has_app_context
 
 from lockkit.leases.until import WRITES
 from lockkit.model.errors import OpenTransaction
-from lockkit_flask.leases.notes import locks, note, noted_in
+from lockkit_flask.leases.notes import locks_rows, note, noted_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -198,7 +198,7 @@ def is_to_stay(session: Session) -> str:
         for each, begun, *_ in reached(session)
         if not (_is_savepoint(begun) or _tells(each.engine))
     )
-    return _LOCKED if any(map(locks, chain(*noted))) else ""
+    return _LOCKED if any(map(locks_rows, chain(*noted))) else ""
 
 
 def has_own_options(session: Session) -> bool:

@@ -36,6 +36,6 @@ def noted_in(transaction: RootTransaction | None) -> Iterable[str]:
     return () if transaction is None else _noted.get(transaction, ())
 
 
-def locks(sql: str) -> bool:
+def locks_rows(sql: str) -> bool:
     """Whether a statement has locked rows that it has read."""
     return _LOCKS.search(sql) is not None

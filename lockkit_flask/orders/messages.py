@@ -10,9 +10,6 @@ NO_ENGINE = (
     "db.engines has a connection instead of an engine, and an order commits a transaction of its "
     "own: leave the engine there in tests of orders, and delete what they have saved"
 )
-NO_SAVEPOINT = 1305
-"""The number of this error of MySQL and MariaDB."""
-
 THREADS = (
     "two threads work in the transaction of an order at once: end the session of one, by commit() "
     "or rollback(), before another one works. A thread is in the order if it has a copy of the "
@@ -28,11 +25,12 @@ UNDONE = (
     "before it enters the app context; nothing was saved"
 )
 UNHEARD = "orders do not hear what your listener of do_execute executes: use before_cursor_execute"
+STOPPED = (
+    "an order was given up: the database has ended its transaction, as after a deadlock or a "
+    "COMMIT in SQL; what such a COMMIT has saved stays"
+)
 
 
 def stopped() -> OrderStopped:
-    log.warning(
-        "an order was given up: the database has ended its transaction, as after a deadlock or a "
-        "COMMIT in SQL; what such a COMMIT has saved stays"
-    )
+    log.warning(STOPPED)
     return OrderStopped(NOT_SAVED)

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import Record, rows
-from lockkit.orders.failures import typed
+from lockkit.orders.failures import NO_SAVEPOINT, typed
 from lockkit.orders.psycopg import IN_ERROR, OPEN, Step, is_plain, status_of
 from lockkit.orders.rows import TABLE
 from lockkit.orders.table import Table
@@ -231,7 +231,7 @@ class Savepoints:
             for each in said:
                 cursor.execute(each)
         except Exception as error:
-            if error.args[:1] != (messages.NO_SAVEPOINT,):
+            if error.args[:1] != (NO_SAVEPOINT,):
                 raise
             self.is_over = True
             if not undoes:

@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from werkzeug.exceptions import HTTPException
 
 from lockkit.model.errors import ConfigurationError, LeaseLost
+from lockkit.model.log import log
 from lockkit.orders import Forget, Keep, gate, refusals
 from lockkit.orders.failures import note, unsaved
 from lockkit.orders.record import refuses
@@ -208,7 +209,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
             self.check_leases()
             db_session.roll_back()
             if record is None and self.savepoints.is_over and not self.savepoints.committed:
-                messages.stopped()
+                log.warning(messages.STOPPED)
                 return response
             self.savepoints.check()
             self._write(Sql(self.connection), record)

@@ -249,7 +249,7 @@ def test_a_close(
         (redis_sentinel, "/redis/sentinel.py"),
         (redlock, "/redlock/line.py"),
     ],
-    ids=name_of,
+    ids=map(name_of, (ONE, redis_sentinel, redlock)),
     indirect=["url"],
 )
 def test_a_first_acquire(

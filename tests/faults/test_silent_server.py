@@ -23,7 +23,7 @@ from lockkit.testing.conformance.base import eventually
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer
 
-NAMES = [f"stock:{number:02}" for number in range(20)]
+NAMES = [f"stock:{number:02}" for number in range(60)]
 SOCKET_TIMEOUT = 0.6
 SOON = len(NAMES) * SOCKET_TIMEOUT / 2
 """Seconds: more than a few time-outs, and less than one for each name."""

@@ -68,10 +68,10 @@ def redis_cluster(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @contextmanager
-def redis_sentinel(_: pytest.FixtureRequest) -> Iterator[str]:
-    """It has the steps and the wire of one server, and other ways to connect."""
-    with SentinelGroup() as group:
-        yield group.url
+def redis_sentinel(request: pytest.FixtureRequest) -> Iterator[str]:
+    group = request.getfixturevalue("servers")(SentinelGroup)
+    group.master.flush()
+    yield group.url
 
 
 @contextmanager
@@ -151,6 +151,7 @@ STORES: list[Store] = [
     django_database,
     redis,
     django_cache,
+    redis_sentinel,
     redis_cluster,
     plain_keys,
     redlock,
@@ -165,5 +166,5 @@ def below(url: str) -> str:
     return "" if url.startswith("redis://") and "?" not in url else "/stores/"
 
 
-def name_of(store: object) -> str:
-    return getattr(store, "__name__", "")
+def name_of(store: Callable[..., object]) -> str:
+    return store.__name__

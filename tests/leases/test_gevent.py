@@ -27,7 +27,7 @@ def compute_until_renewed(lease):
     sleep = monkey.get_original("time", "sleep")
     last = lease.remaining()
     while not lease.lost:
-        sleep(0.01)
+        sleep(0.01)  # as if it computed, but others may have the processor
         left = lease.remaining()
         if left > last:
             return True

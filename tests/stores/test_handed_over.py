@@ -269,7 +269,7 @@ async def test_a_subscription_that_hangs_delays_nothing_but_its_waiters(
         async with aio.connect(client=given) as locks:
             held = await locks.lock("stock:42").acquire()
             waiting = [asyncio.create_task(_pass(locks)) for _ in range(WAITERS)]
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(9):  # less than a connection waits for a reply
                 for _ in range(2 * WAITERS):
                     async with locks.lock("another"):
                         pass
