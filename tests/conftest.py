@@ -45,12 +45,22 @@ RESOURCE_TRACKER = "multiprocessing.resource_tracker"  # lives as long as its in
 
 METER = Meter()
 
+# On a disk, each COMMIT of SQLite takes milliseconds, and so does each file of a new database.
+IN_MEMORY = Path("/dev/shm")
+PLENTY_BYTES = 8 << 30  # a run needs less than one
+
+
+def directory_of_runs() -> str:
+    has_plenty = os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free > PLENTY_BYTES
+    return str(IN_MEMORY) if has_plenty and "TMPDIR" not in os.environ else tempfile.gettempdir()
+
+
 # Processes that are killed leave files behind: they are below this directory, which goes at the end
-# of the run. Only pytest's own, which it keeps for three runs, are where they always were.
+# of the run. Only pytest keeps its own, of the tests that failed, next to it.
 IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ  # it has the environment of the run
 if not IS_WORKER:
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
-    os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="lockkit-")
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", directory_of_runs())
+    os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp("", "lockkit-", directory_of_runs())
     Path(tempfile.tempdir).chmod(0o1777)  # as the system's: servers run as users of their own
 
 # Tests connect to their own servers only. Reading the system's certificates takes PyMySQL 30 ms for

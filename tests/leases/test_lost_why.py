@@ -8,6 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import NoReturn
 
@@ -157,7 +158,7 @@ def test_a_record_that_cannot_be_read_is_not_called_unreachable(tmp_path: Path) 
     def its_renewals_fail() -> bool:
         with lockkit.connect(f"sqlite:///{path}") as client:
             lease = client.lock("x", ttl=1.0).acquire()
-            with sqlite3.connect(path) as rows:
+            with closing(sqlite3.connect(path)) as rows, rows:
                 rows.execute("UPDATE lockkit_lock SET state = 'cut'")
             until(lambda: lease.lost)
             told = why(lease)

@@ -45,7 +45,9 @@ class SQLAlchemyStore(SQLStore):
         engine = engine_of(settings)
         dialect = engine.dialect.name
         if dialect == "sqlite":
-            return table_over(SQLiteStore, connector_beside(_database_of(engine)), settings)
+            is_ours = engine is not settings.options.get("engine")
+            database = (engine.url.database or "") if is_ours else _database_of(engine)
+            return table_over(SQLiteStore, connector_beside(database), settings)
         if dialect not in SERVERS:
             raise ConfigurationError(
                 f"{settings.place}: lockkit keeps no locks in {dialect}; "
@@ -109,9 +111,9 @@ class EngineConnector(Connector):
 
 
 def _database_of(engine: sqlalchemy.Engine) -> str:
-    """The database of an engine of SQLite. If its URL names no file, SQLite is asked: a ``creator``
-    may open one. Not over a StaticPool, whose only connection may be in the middle of a transaction
-    that this would roll back."""
+    """The database of a user's engine of SQLite. If its URL names no file, SQLite is asked: a
+    ``creator`` may open one. Not over a StaticPool, whose only connection may be in the middle of a
+    transaction that this would roll back."""
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.pool import StaticPool
 

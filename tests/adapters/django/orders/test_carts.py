@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.contrib.sessions.backends import file
 from django.db import connections
 from django.test import AsyncClient, Client, override_settings
 from django_project.shop.models import Sale
@@ -21,12 +22,17 @@ UNDONE = ["answers", "raises", "loses", "closes", "coroutine", "in_commit_in"]
 
 
 @pytest.fixture(params=ENGINES, autouse=True)
-def engine(request: pytest.FixtureRequest, fresh_orders: None, tmp_path: Path) -> Iterator[str]:
+def engine(
+    request: pytest.FixtureRequest,
+    fresh_orders: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[str]:
     backend = f"django.contrib.sessions.backends.{request.param}"
+    monkeypatch.setattr(file.SessionStore, "_storage_path", str(tmp_path), raising=False)
     with override_settings(
         ROOT_URLCONF="orders_django.carts",
         SESSION_ENGINE=backend,
-        SESSION_FILE_PATH=str(tmp_path),
         SESSION_SERIALIZER="django.contrib.sessions.serializers.JSONSerializer",
     ):
         yield request.param
