@@ -703,7 +703,7 @@ def test_a_database_in_memory_gets_a_temporary_file(
     for directory in tmp_path.iterdir():  # as systemd does with what nobody used for ten days
         shutil.rmtree(directory)
     client.lock("a").acquire().release()
-    collected()  # a connection of its engine would warn
+    collected()  # on Python 3.13, a connection of its engine would warn
 
 
 @pytest.mark.parametrize(

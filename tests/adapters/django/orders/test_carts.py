@@ -29,6 +29,7 @@ def engine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[str]:
     backend = f"django.contrib.sessions.backends.{request.param}"
+    # Not SESSION_FILE_PATH: Django would keep the directory of the first test.
     monkeypatch.setattr(file.SessionStore, "_storage_path", str(tmp_path), raising=False)
     with override_settings(
         ROOT_URLCONF="orders_django.carts",
