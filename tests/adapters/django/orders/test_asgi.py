@@ -228,8 +228,11 @@ async def test_the_rollback_comes_before_the_release_however_often_it_is_cancell
             await asyncio.sleep(0)
         task.cancel()
     views.go_on.set()
-    with suppress(asyncio.CancelledError):
-        await asyncio.wait_for(task, 60)
+    try:
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait_for(task, 60)
+    except RuntimeError as error:  # of Django, below any sync middleware, at its very last signal
+        assert str(error) == "CurrentThreadExecutor already quit or is broken"  # noqa: PT017
     assert releases.seen == [("order", 0, False)]
     assert await nothing_is_held()
 
