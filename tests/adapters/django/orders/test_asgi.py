@@ -231,8 +231,9 @@ async def test_the_rollback_comes_before_the_release_however_often_it_is_cancell
     try:
         with suppress(asyncio.CancelledError):
             await asyncio.wait_for(task, 60)
-    except RuntimeError as error:  # of Django, below any sync middleware, at its very last signal
-        assert str(error) == "CurrentThreadExecutor already quit or is broken"  # noqa: PT017
+    except RuntimeError as error:  # of asgiref, on 3.12: Django's last signal goes to a dead thread
+        if str(error) != "CurrentThreadExecutor already quit or is broken":
+            raise
     assert releases.seen == [("order", 0, False)]
     assert await nothing_is_held()
 
