@@ -17,7 +17,6 @@ from typing import NamedTuple
 import mysqlclient
 import pytest
 import sqlalchemy
-from garbage import collected
 
 import lockkit
 from lockkit.model.errors import ConfigurationError
@@ -115,11 +114,7 @@ every_way = pytest.mark.parametrize(
 
 @pytest.fixture
 def trusting(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This Python trusts the other authority, and libpq has no file of its own.
-
-    A pool of sessions that an error of an earlier test still has would be used again.
-    """
-    collected()
+    """This Python trusts the other authority, and libpq has no file of its own."""
     monkeypatch.setenv("SSL_CERT_FILE", str(served.other.path))
     monkeypatch.setenv("HOME", "/nonexistent")
 
@@ -157,6 +152,19 @@ def test_a_server_that_is_another(served: Served, mode: str) -> None:
             lock(served.at(mode, said))
         assert served.plain in str(refused.value)
         assert served.authority in str(refused.value)
+
+
+@pytest.mark.usefixtures("trusting")
+def test_each_client_reads_anew_whom_to_trust(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those of one URL, which share their sessions while one of them is open."""
+    url = served.at("mode=advisory")
+    monkeypatch.setenv("SSL_CERT_FILE", str(served.own.path))
+    with lockkit.connect(url) as client, client.lock("b"):
+        monkeypatch.setenv("SSL_CERT_FILE", str(served.other.path))
+        with pytest.raises(lockkit.BackendUnavailable, match=DISTRUSTED):
+            lock(url)
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ class Attempts(Direct):
             return cls._connected(with_password, may_be_pooled=options.session_pooler)
 
         sessions = EVERYWHERE.setdefault(options.key(), Sessions(connect, options.max_sessions))
+        sessions.connect = connect  # it has just read the environment, and the files for TLS
         return cls(sessions, cls._prefix_of(settings, arguments))
 
     @staticmethod

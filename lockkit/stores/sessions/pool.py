@@ -52,11 +52,12 @@ class _Place(Signal):
 
 
 class Sessions:
-    """Thread-safe. ``connect`` opens a connection; ``most`` may be open at once."""
+    """Thread-safe. ``connect`` opens a connection, as the newest client says; ``most`` may be open
+    at once."""
 
     def __init__(self, connect: Callable[[], Connection], most: int) -> None:
         self.most = most
-        self._connect = connect
+        self.connect = connect
         self._inherited: list[object] = []
         self._reset()
         process.after_fork(self._forget)
@@ -176,7 +177,7 @@ class Sessions:
     def _open(self) -> Connection:
         """Raises a BackendError; or ConfigurationError if another connection of this process leads
         to the same session of the server, which only a pooler can do."""
-        connection = self._connect()
+        connection = self.connect()
         for other in [*self._pinned.values(), *self._idle]:
             known = other.connection
             if known is not None and not other.is_over and known.is_same(connection):
