@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import importlib.metadata
 import logging
 import os
 import secrets
@@ -44,6 +46,9 @@ GRACE_SECONDS = 30.0
 RESOURCE_TRACKER = "multiprocessing.resource_tracker"  # lives as long as its interpreter
 
 METER = Meter()
+
+# redis-py looks up its own version, in files, for each connection.
+importlib.metadata.version = functools.cache(importlib.metadata.version)
 
 # On a disk, each COMMIT of SQLite takes milliseconds, and so does each file of a new database.
 IN_MEMORY = Path("/dev/shm")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import NamedTuple, TypeVar
 
@@ -63,8 +63,12 @@ class Command(NamedTuple):
 
 def script_of(*names: str) -> Script:
     """Join fragments into a script. The usual cases come first, and end it when they apply."""
-    folder = files("lockkit.stores.redis") / "lua"
-    return Script(b"".join((folder / f"{name}.lua").read_bytes() for name in names))
+    return Script(b"".join(_fragment(name) for name in names))
+
+
+@cache
+def _fragment(name: str) -> bytes:
+    return (files("lockkit.stores.redis") / "lua" / f"{name}.lua").read_bytes()
 
 
 def bulk(parts: Iterable[bytes]) -> bytes:
