@@ -16,7 +16,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -75,7 +75,7 @@ os.environ["SSL_CERT_FILE"] = os.devnull
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 
-SomeServer = TypeVar("SomeServer", bound=Server)
+SomeServer = TypeVar("SomeServer", bound=AbstractContextManager[object])
 
 SERVERS: dict[str, type[Server]] = {
     "redis_server": RedisServer,
@@ -114,9 +114,9 @@ def servers(request: pytest.FixtureRequest, no_process_is_left: None) -> Iterato
     run: its tests empty them. One that cannot start fails those tests that ask for it."""
     items = request.session.items
     named = {name for item in items for name in getattr(item, "fixturenames", ())}
-    started: dict[type[Server], Server | Exception] = {}
+    started: dict[type[object], object] = {}
 
-    def start(kind: type[Server]) -> None:
+    def start(kind: type[AbstractContextManager[object]]) -> None:
         try:
             started[kind] = stack.enter_context(kind())
         except Exception as error:  # noqa: BLE001  it is for those tests
@@ -134,6 +134,23 @@ def servers(request: pytest.FixtureRequest, no_process_is_left: None) -> Iterato
     with ExitStack() as stack:
         with ThreadPoolExecutor() as threads:
             threads.map(start, [kind for name, kind in SERVERS.items() if name in named])
+        yield running
+
+
+@pytest.fixture(scope="module")
+def groups() -> Iterator[Servers]:
+    """Groups of servers, each started once for a file of tests. Idle, they take CPU: three
+    Sentinels alone 20 seconds in a run."""
+    started: dict[type[AbstractContextManager[object]], object] = {}
+    with ExitStack() as stack:
+
+        def running(kind: type[SomeServer]) -> SomeServer:
+            if kind not in started:
+                started[kind] = stack.enter_context(kind())
+            group = started[kind]
+            assert isinstance(group, kind)
+            return group
+
         yield running
 
 

@@ -62,14 +62,14 @@ def mariadb(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @contextmanager
 def redis_cluster(request: pytest.FixtureRequest) -> Iterator[str]:
-    group = request.getfixturevalue("servers")(ClusterGroup)
+    group = request.getfixturevalue("groups")(ClusterGroup)
     group.flush()
     yield group.url
 
 
 @contextmanager
 def redis_sentinel(request: pytest.FixtureRequest) -> Iterator[str]:
-    group = request.getfixturevalue("servers")(SentinelGroup)
+    group = request.getfixturevalue("groups")(SentinelGroup)
     group.master.flush()
     yield group.url
 
@@ -102,9 +102,9 @@ def plain_keys(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @contextmanager
 def zookeeper(request: pytest.FixtureRequest) -> Iterator[str]:
-    """One server for all tests of a process: to start it takes as much CPU as a test."""
+    """One server for all tests of a file: to start it takes as much CPU as a test."""
     request.getfixturevalue("other_servers")
-    server = request.getfixturevalue("servers")(ZooKeeperServer)
+    server = request.getfixturevalue("groups")(ZooKeeperServer)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lockkit.stores.zookeeper.settings.CONNECT_TIMEOUT", 5.0)
         yield f"{server.url}/interrupts-{next(_numbers)}"
@@ -112,7 +112,7 @@ def zookeeper(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @contextmanager
 def redlock(request: pytest.FixtureRequest) -> Iterator[str]:
-    nodes = request.getfixturevalue("servers")(ThreeNodes).nodes
+    nodes = request.getfixturevalue("groups")(ThreeNodes).nodes
     for node in nodes:
         node.flush()
     yield nodes.url()
@@ -131,7 +131,7 @@ def sessions(kind: Kind) -> Store:
 
 
 class ThreeNodes(ExitStack):
-    """Started once for all tests of a process, as other servers are."""
+    """Started as one."""
 
     def __enter__(self) -> Self:
         self.nodes = self.enter_context(five_nodes(count=3))
