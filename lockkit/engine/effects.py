@@ -4,6 +4,10 @@ A step is a generator. It yields effects, is sent the outcome of each, and retur
 error of the store, an interrupt or a cancellation is thrown in at the ``yield``. So the code that
 sends requests and reads replies is written once, for threads and for tasks. ``stores.contract``
 lists the steps of a store. ``runtime.run`` and ``runtime.aio_run`` perform effects.
+
+An error refers to the frames that it was raised in, and these to the frames of their callers. If
+one of them refers to the error, too, all that the callers' frames refer to stays until the garbage
+collector finds it. So no variable keeps an error that was raised where the variable is.
 """
 
 from collections.abc import Callable, Generator, Hashable, Sequence
@@ -90,9 +94,12 @@ class Made:
 
     def result(self) -> Any:
         """Return or raise the outcome, once. After that, it is None."""
+        if isinstance(self.outcome, BaseException):
+            raise self._taken()
+        return self._taken()
+
+    def _taken(self) -> Any:
         outcome, self.outcome = self.outcome, None
-        if isinstance(outcome, BaseException):
-            raise outcome
         return outcome
 
 

@@ -201,16 +201,19 @@ class _Acquire:
         If this fails as well, the first error is raised: it is still open whether the first request
         was applied, whatever the second error says.
         """
-        if isinstance(error, OutcomeUnknown):
-            self.request = self.request._replace(unsure=True)
-            now = self.clock()
-            if broke_off(error, now - self.sent):
-                self.sent = now
-                try:
-                    return (yield from self.store.acquire(self.request))
-                except BackendError:
-                    raise error from error.__cause__
-        raise error
+        try:
+            if isinstance(error, OutcomeUnknown):
+                self.request = self.request._replace(unsure=True)
+                now = self.clock()
+                if broke_off(error, now - self.sent):
+                    self.sent = now
+                    try:
+                        return (yield from self.store.acquire(self.request))
+                    except BackendError:
+                        raise error from error.__cause__
+            raise error
+        finally:
+            del error  # see ``engine.effects``
 
     @property
     def is_owed(self) -> bool:

@@ -21,7 +21,7 @@ async def arun(  # noqa: C901  as ``run``
     step: Step[R],
     wire: AsyncWire,
     later: Callable[[Request, float], object] = forget,
-    error: BaseException | None = None,
+    errors: list[BaseException] | None = None,
 ) -> R:
     """Perform a step to its end, awaiting each effect. A cancellation is thrown into the step.
 
@@ -30,17 +30,14 @@ async def arun(  # noqa: C901  as ``run``
     """
     process.notice_fork()  # as in ``run``
     reply: Any = None
+    thrown = errors or []
     task = asyncio.current_task()
     cancelling = task.cancelling if task else lambda: 0  # without a task nothing is cancelled
     heard = cancelling()
     try:
         while True:
             try:
-                if error is None:
-                    effect = step.send(reply)
-                else:
-                    thrown, error = error, None
-                    effect = step.throw(thrown)
+                effect = step.throw(thrown.pop()) if thrown else step.send(reply)
                 if type(effect) is Exchange:
                     reply = await wire.exchange(effect)
                 else:
@@ -53,11 +50,11 @@ async def arun(  # noqa: C901  as ``run``
                 if has_ended(step):
                     raise
                 heard = cancelling()
-                error = failure
+                thrown.append(failure)
     except BaseException as interruption:  # as in ``run``
         if has_ended(step):
             raise
-        return await arun(step, wire, later, interruption)
+        return await arun(step, wire, later, [interruption])
 
 
 async def _arare(effect: Effect, wire: AsyncWire, later: Callable[[Request, float], object]) -> Any:

@@ -21,28 +21,25 @@ def forget(_request: Request, _until: float) -> None:
     """A ``later`` that does nothing, for callers that try again by themselves."""
 
 
-def run(  # noqa: C901  one loop, whose every line may be interrupted
+def run(
     step: Step[R],
     wire: Wire,
     later: Callable[[Request, float], object] = forget,
-    error: BaseException | None = None,
+    errors: list[BaseException] | None = None,
 ) -> R:
     """Perform a step to its end with blocking calls. ``later`` performs a ``Later``: it gets the
-    request, and until when to try. ``error``, if given, is thrown into the step first.
+    request, and until when to try. The error in ``errors``, if any, is thrown into the step first.
 
     An error that ends an effect is thrown into the step, which cleans up with further effects. So
     is an interrupt between any two lines, unless the step has ended.
     """
     process.notice_fork()  # else the child of a fork made in C would use its parent's sockets
     reply: Any = None
+    thrown = errors or []  # popped before they are raised: see ``engine.effects``
     try:
         while True:
             try:
-                if error is None:
-                    effect = step.send(reply)
-                else:
-                    thrown, error = error, None
-                    effect = step.throw(thrown)
+                effect = step.throw(thrown.pop()) if thrown else step.send(reply)
                 if type(effect) is Exchange:
                     reply = wire.exchange(effect)
                 else:
@@ -52,11 +49,11 @@ def run(  # noqa: C901  one loop, whose every line may be interrupted
             except BaseException as failure:
                 if has_ended(step):
                     raise
-                error = failure
+                thrown.append(failure)
     except BaseException as interruption:  # in a handler above, or between two rounds of the loop
         if has_ended(step):
             raise
-        return run(step, wire, later, interruption)
+        return run(step, wire, later, [interruption])
 
 
 @cache

@@ -157,7 +157,7 @@ def checked(reply: Any) -> Any:
     the script was not run."""
     if isinstance(reply, driver.ResponseError):
         if isinstance(reply, driver.NoScriptError):
-            raise reply
+            raise driver.NoScriptError(*reply.args)  # another: see ``engine.effects``
         raise from_reply(reply) from reply
     return reply
 
@@ -180,7 +180,7 @@ def _checked_apart(reply: Any) -> Any:
     except LockError as error:
         if not is_of_one(error):
             raise
-        return error
+        return error.with_traceback(None)
 
 
 def anew(error: E) -> E:
