@@ -18,12 +18,19 @@ from lockkit.testing.servers import RedisServer
 
 Prepare = Callable[[RedisServer, FaultProxy], object]
 
-BEFORE: dict[str, Prepare] = {
-    "granted": lambda server, proxy: None,
-    "the server has forgotten its scripts": lambda server, proxy: forget(server),
-    "a reply is lost": lambda server, proxy: proxy.drop_replies(),
-    "many replies are lost": lambda server, proxy: proxy.drop_replies(20),
+Left = tuple[type[lockkit.LockError] | None, object]
+"""What was raised, and what is left of the caller's."""
+
+BEFORE: dict[str, tuple[Prepare, type[lockkit.LockError] | None]] = {
+    "granted": (lambda server, proxy: None, None),
+    "the server has forgotten its scripts": (lambda server, proxy: forget(server), None),
+    "a reply is lost": (lambda server, proxy: proxy.drop_replies(), None),
+    "many replies are lost": (lambda server, proxy: proxy.drop_replies(20), lockkit.OutcomeUnknown),
 }
+"""What is done first, and which error the call raises then."""
+
+HELD = {0: lockkit.LockHeld, 0.05: lockkit.AcquireTimeout}
+"""By the timeout."""
 
 
 def forget(server: RedisServer) -> None:
@@ -67,54 +74,61 @@ async def alocks(far: str) -> AsyncIterator[aio.AsyncLockClient]:
         yield locks
 
 
-def is_kept(call: Callable[[], object]) -> bool:
+def left_by(call: Callable[[], object]) -> Left:
     found: list[weakref.ref[Something]] = []
 
-    def caller() -> None:
+    def caller() -> type[lockkit.LockError] | None:
         mine = Something()
         found.append(weakref.ref(mine))
-        with suppress(lockkit.LockError):
+        try:
             call()
+        except lockkit.LockError as error:
+            return type(error)
+        return None
 
-    caller()
-    return found[0]() is not None
+    return caller(), found[0]()
 
 
-async def is_kept_by_a_task(call: Callable[[], Awaitable[object]]) -> bool:
+async def left_by_a_task(call: Callable[[], Awaitable[object]]) -> Left:
     found: list[weakref.ref[Something]] = []
 
-    async def caller() -> None:
+    async def caller() -> type[lockkit.LockError] | None:
         mine = Something()
         found.append(weakref.ref(mine))
-        with suppress(lockkit.LockError):
+        try:
             await call()
+        except lockkit.LockError as error:
+            return type(error)
+        return None
 
-    await caller()
-    return found[0]() is not None
+    return await caller(), found[0]()
 
 
 @pytest.mark.parametrize("before", BEFORE)
 def test_a_pair(redis_server: RedisServer, proxy: FaultProxy, far: str, before: str) -> None:
     with lockkit.connect(far) as locks:
         locks.lock("first").acquire().release()
-        BEFORE[before](redis_server, proxy)
-        assert not is_kept(lambda: locks.lock("stock:42").acquire().release())
+        prepare, error = BEFORE[before]
+        prepare(redis_server, proxy)
+        assert left_by(lambda: locks.lock("stock:42").acquire().release()) == (error, None)
 
 
 @pytest.mark.parametrize("before", BEFORE)
 def test_an_extension(redis_server: RedisServer, proxy: FaultProxy, far: str, before: str) -> None:
     with lockkit.connect(far) as locks:
         lease = locks.lock("stock:42").acquire()
-        BEFORE[before](redis_server, proxy)
-        assert not is_kept(lease.extend)
+        prepare, error = BEFORE[before]
+        prepare(redis_server, proxy)
+        assert left_by(lease.extend) == (error, None)
         with suppress(lockkit.LockError):
             lease.release()
 
 
-@pytest.mark.parametrize("timeout", [0, 0.05])
+@pytest.mark.parametrize("timeout", HELD)
 def test_whoever_finds_it_held(url: str, timeout: float) -> None:
     with lockkit.connect(url) as locks, lockkit.connect(url) as other, other.lock("stock:42"):
-        assert not is_kept(lambda: locks.lock("stock:42").acquire(timeout))
+        found = left_by(lambda: locks.lock("stock:42").acquire(timeout))
+        assert found == (HELD[timeout], None)
 
 
 @pytest.mark.parametrize("before", BEFORE)
@@ -125,11 +139,13 @@ async def test_a_pair_in_a_task(
         await (await alocks.lock("stock:42").acquire()).release()
 
     await pair()
-    BEFORE[before](redis_server, proxy)
-    assert not await is_kept_by_a_task(pair)
+    prepare, error = BEFORE[before]
+    prepare(redis_server, proxy)
+    assert await left_by_a_task(pair) == (error, None)
 
 
-@pytest.mark.parametrize("wait", [0, 0.05])
+@pytest.mark.parametrize("wait", HELD)
 async def test_a_task_that_finds_it_held(url: str, wait: float) -> None:
     async with aio.connect(url) as locks, aio.connect(url) as other, other.lock("stock:42"):
-        assert not await is_kept_by_a_task(lambda: locks.lock("stock:42").acquire(wait))
+        found = await left_by_a_task(lambda: locks.lock("stock:42").acquire(wait))
+        assert found == (HELD[wait], None)
