@@ -16,7 +16,7 @@ WITH_A_DATABASE_OF_THEIR_OWN = ("demo", "race")
 def main() -> None:
     sys.path.insert(0, str(HERE))  # also with PYTHONSAFEPATH
     os.environ["DJANGO_SETTINGS_MODULE"] = "shop.settings"  # another project's may be exported
-    _make_path_absolute()
+    _make_paths_absolute()
     _look_at_database()
     if sys.argv[1:2] and sys.argv[1] in WITH_A_DATABASE_OF_THEIR_OWN:
         _execute_in_scratch()
@@ -24,13 +24,14 @@ def main() -> None:
         _execute()
 
 
-def _make_path_absolute() -> None:
+def _make_paths_absolute() -> None:
     """The machines have another working directory."""
     from shop import place
 
-    scheme, _, path = os.environ.get(place.DATABASE_VARIABLE, "").partition(":///")
-    if scheme == "sqlite" and path:
-        os.environ[place.DATABASE_VARIABLE] = place.sqlite_url(Path(path).absolute())
+    for variable in (place.DATABASE_VARIABLE, "LOCKKIT_URL"):
+        scheme, _, path = os.environ.get(variable, "").partition(":///")
+        if scheme == "sqlite" and path:
+            os.environ[variable] = place.sqlite_url(Path(path).absolute())
 
 
 def _look_at_database() -> None:

@@ -121,14 +121,17 @@ def test_the_locks_are_where_the_orders_are(
     assert (found["sold"], found["oversold"], found["duplicates"]) == (4, 0, 0)
 
 
-def test_a_relative_path_is_the_same_file_for_launcher_and_machines(
+def test_relative_paths_are_the_same_files_for_launcher_and_machines(
     manage: Callable[..., Any], tmp_path: Path
 ) -> None:
     """The machines have another working directory."""
-    path = tmp_path / "shop.sqlite3"
-    url = f"sqlite:///{os.path.relpath(path)}"
-    assert outcome(manage(*SMALL, "--mode", "lockkit", SHOP_DATABASE_URL=url))["sold"] == 1
-    assert path.exists()
+    shop, locks = tmp_path / "shop.sqlite3", tmp_path / "locks.sqlite3"
+    where = {
+        "SHOP_DATABASE_URL": f"sqlite:///{os.path.relpath(shop)}",
+        "LOCKKIT_URL": f"sqlite:///{os.path.relpath(locks)}",
+    }
+    assert outcome(manage(*SMALL, "--mode", "lockkit", **where))["sold"] == 1
+    assert shop.exists() and locks.exists()
 
 
 def test_a_store_that_is_in_one_process_is_refused(manage: Callable[..., Any]) -> None:
