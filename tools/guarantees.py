@@ -29,7 +29,8 @@ NEEDS = """
 ## What a process needs
 
 Connections and threads of a client that holds leases. Where asyncio differs, the cell says so.
-One more thread calls `on_lost`, if it is given. `tests/stores/test_needs.py` counts them.
+One more thread calls `on_lost`, if it is given. `tests/stores/test_needs.py` counts them, except
+those of Sentinels and of a Cluster.
 """
 CAN = """
 ## What they can do

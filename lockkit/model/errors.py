@@ -140,8 +140,8 @@ class TooManyWaiters(AcquireTimeout):
 
 
 class TooManySessions(TooManyWaiters):
-    """MAX_SESSIONS is reached: each lease and each waiter of this process has a session with the
-    database server, and none became free in time. The lock itself may be free."""
+    """``max_sessions`` is reached: each lease and each waiter of this process has a session with
+    the database server, and none became free in time. The lock itself may be free."""
 
 
 class LeaseLost(LockError):

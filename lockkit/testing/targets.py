@@ -63,6 +63,9 @@ class ServerTarget(Target):
     """Whether its driver reconnects by itself: then the greeting of a new connection does not count
     as a request of a step."""
 
+    persists: bool | None = None
+    """Whether leases survive ``restart``. None: either may happen."""
+
     def __init__(self, server: Server, url: str, **options: Any) -> None:
         super().__init__(url, **options)
         self.server = server

@@ -114,17 +114,24 @@ def test_names_on_every_slot(group: ClusterGroup, other: lockkit.LockClient) -> 
     number = 0
     while len(prefixes) < SLOTS:
         for bucket in range(BUCKETS):
-            prefixes.setdefault(slot_of(b"{p%d:%d}:b" % (number, bucket)), (f"p{number}", bucket))
+            place = (f"p{number}", bucket)
+            prefixes.setdefault(slot_of(key_of(*place)), place)
         number += 1
     borders = [SLOTS * part // 3 + step for part in (1, 2) for step in (-1, 0)]
     with group.masters[0].client() as admin:
+        asked = admin.pipeline(transaction=False)
+        for slot in range(SLOTS):
+            asked.execute_command("CLUSTER KEYSLOT", key_of(*prefixes[slot]))
+        assert asked.execute() == [*range(SLOTS)]
         for slot in [0, SLOTS - 1, *borders, *range(7, SLOTS, 509)]:
             prefix, bucket = prefixes[slot]
-            key = b"{%b:%d}:b" % (prefix.encode(), bucket)
-            assert admin.execute_command("CLUSTER KEYSLOT", key) == slot
             name = next(n for n in one_of_each_bucket() if bucket_of(n) == bucket)
             with lockkit.connect(group.url, key_prefix=prefix) as locks, locks.lock(name):
                 assert locks.inspect(name)
+
+
+def key_of(prefix: str, bucket: int) -> bytes:
+    return b"{%b:%d}:b" % (prefix.encode(), bucket)
 
 
 def test_a_slot_moves_while_it_is_locked(

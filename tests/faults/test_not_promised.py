@@ -230,6 +230,12 @@ def test_another_process_has_another_memory(
     assert said.startswith("<Lease 'a' held") is granted
 
 
+def test_another_machine_has_another_file(connected: Connect, tmp_path: Path) -> None:
+    one, other = (connected(f"sqlite:///{tmp_path}/{each}.sqlite3") for each in ("web-1", "web-2"))
+    with one.lock("a").acquire(), other.lock("a").acquire():
+        pass
+
+
 @pytest.fixture
 def one_server(redis_server: RedisServer) -> tuple[str, list[RedisServer]]:
     redis_server.flush()

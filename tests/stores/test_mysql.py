@@ -458,7 +458,10 @@ def test_a_password_that_is_refused_is_not_shown(locks: Locks, url: str) -> None
     assert "canary" not in f"{caught.value} {client!r}"
 
 
-def test_a_password_may_change(mariadb_server: MariaDBServer, locks: Locks, url: str) -> None:
+@pytest.mark.parametrize("query", ["", "?mode=advisory", "?mode=row"])
+def test_a_password_may_change(
+    mariadb_server: MariaDBServer, locks: Locks, url: str, query: str
+) -> None:
     """A function is asked for it at each new connection."""
     current = ["first"]
     asked: list[str] = []
@@ -472,15 +475,16 @@ def test_a_password_may_change(mariadb_server: MariaDBServer, locks: Locks, url:
         f"CREATE USER app IDENTIFIED BY 'first'; GRANT ALL ON {url.rpartition('/')[2]}.* TO app"
     )
     try:
-        client = locks(url.replace("root@", "app@"), options={"password": password})
-        lease = client.lock("a").acquire()
+        client = locks(url.replace("root@", "app@") + query, options={"password": password})
+        if query.endswith("row"):
+            client.store.create_table()
+        assert client.lock("a").acquire().release()
         execute("ALTER USER app IDENTIFIED BY 'second'")
         current[0] = "second"
         kill = execute("SELECT id FROM information_schema.processlist WHERE user = 'app'").split()
         for number in kill:
             execute(f"KILL {number}")
-        lease.extend()
-        assert lease.release()
+        assert client.lock("a").acquire().release()
         assert set(asked) == {"first", "second"}
     finally:
         client.close()

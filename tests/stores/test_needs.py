@@ -6,6 +6,7 @@ import threading
 import tomllib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from lockkit.testing.servers import MariaDBServer, PostgresServer, RedisServer, 
 
 STORES = tomllib.loads((ROOT / "docs" / "guarantees.toml").read_text(encoding="utf-8"))["stores"]
 
+OURS = Path("/proc/self/fd")
+
 FOUR = 4
 """Threads or tasks that lock at once, and wait for one another."""
 
@@ -33,6 +36,10 @@ Reached = tuple[str, Count]
 
 def no_connection() -> int:
     return 0
+
+
+def descriptors_of(path: Path) -> int:
+    return sum(each.is_symlink() and each.resolve() == path for each in OURS.iterdir())
 
 
 def over_redis(server: RedisServer, query: str = "") -> Reached:
@@ -61,7 +68,8 @@ def reached(request: pytest.FixtureRequest, tmp_path: Path, store: str) -> Itera
     if store == "memory":
         yield "memory://", no_connection
     elif store == "sqlite":
-        yield f"sqlite:///{tmp_path / 'locks.sqlite3'}", no_connection
+        path = tmp_path / "locks.sqlite3"
+        yield f"sqlite:///{path}", partial(descriptors_of, path)
     elif store in {"redis", "plain"}:
         server = request.getfixturevalue("redis_server")
         yield over_redis(server, "?protocol=plain" * (store == "plain"))

@@ -14,6 +14,7 @@ import pytest
 from lock_tables import engine_for, make_table
 
 import lockkit
+from lockkit.model.errors import StoreRefused
 from lockkit.stores.sql import create_table, guard
 from lockkit.testing.conformance.base import eventually
 from lockkit.testing.servers import PostgresServer
@@ -45,6 +46,17 @@ def setting(admin: psycopg.Connection, url: str) -> Callable[[str, str], None]:
 @pytest.fixture
 def scheme() -> str:
     return "postgresql"
+
+
+@pytest.fixture(scope="module")
+def keeper() -> Iterator[PostgresServer]:
+    """A server that asks the user ``keeper`` for a password."""
+    with PostgresServer() as server:
+        rules = server.directory / "data" / "pg_hba.conf"
+        rules.write_text(f"host all keeper all scram-sha-256\n{rules.read_text()}")
+        server.execute("CREATE ROLE keeper SUPERUSER LOGIN PASSWORD 'first'")
+        server.execute("SELECT pg_reload_conf()")
+        yield server
 
 
 by_both_drivers = pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg2"])
@@ -214,3 +226,36 @@ def test_a_statement_by_whose_name_there_is_another_one(locks: Locks) -> None:
     with client.lock("a") as lease:
         assert lease.fencing_token
     assert ours
+
+
+@pytest.mark.parametrize(
+    ("scheme", "mode"),
+    [
+        ("postgresql", ""),
+        ("postgresql+psycopg2", ""),
+        ("postgresql", "?mode=advisory"),
+        ("postgresql", "?mode=row"),
+    ],
+)
+def test_a_password_may_change(keeper: PostgresServer, scheme: str, mode: str) -> None:
+    """A function is asked for it at each new connection."""
+    said = ["first"]
+
+    def change(password: str) -> None:
+        keeper.execute(f"ALTER ROLE keeper PASSWORD '{password}'")
+        ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'keeper'"
+        keeper.execute(ends)
+
+    change("first")
+    url = f"{scheme}://keeper@127.0.0.1:{keeper.port}/postgres{mode}"
+    options = {"password": lambda: said[-1]}
+    with lockkit.connect(url, options=options) as client:
+        if not mode.endswith("advisory"):
+            client.store.create_table()
+        assert client.lock("a").acquire().release()
+        change("second")
+        with lockkit.connect(url, options=options) as late, pytest.raises(StoreRefused) as refused:
+            late.lock("a").acquire()
+        assert "first" not in str(refused.value)
+        said.append("second")
+        assert client.lock("a").acquire().release()

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from typing import Any
 
 import pytest
 from five_nodes import Nodes, five_nodes
@@ -196,6 +197,42 @@ def works(client: AnyClient) -> bool:
         return client.lock("a").acquire().release()
     except BackendError:
         return False
+
+
+def test_waiters_of_one_process_are_served_in_their_order(nodes: Nodes) -> None:
+    served: list[int] = []
+    with lockkit.connect(nodes.url(), ttl=30.0) as client, ThreadPoolExecutor(5) as threads:
+        nodes.warm(client)
+        waiting: Any = client._queue
+
+        def wait(number: int) -> None:
+            with client.lock("a").acquire():
+                served.append(number)
+
+        with client.lock("a").acquire():
+            for number in range(5):
+                threads.submit(wait, number)
+                eventually(lambda: len(waiting._queues.get("a", ())) > number)  # noqa: B023  at once
+        threads.shutdown()
+    assert served == [0, 1, 2, 3, 4]
+
+
+def test_a_node_that_evicts_is_one_vote_less(
+    nodes: Nodes, client: AnyClient, connected: Connect
+) -> None:
+    lease = client.lock("a").acquire()
+    with nodes[0].client() as admin:
+        try:
+            admin.config_set("maxmemory-policy", "allkeys-random")
+            admin.config_set("maxmemory", 1)
+            eventually(lambda: not admin.dbsize())
+            assert connected().lock("a").try_acquire() is None
+            lease.extend(60)
+        finally:
+            admin.config_set("maxmemory", 0)
+            admin.config_set("maxmemory-policy", "noeviction")
+    assert lease.remaining() > 40
+    assert lease.release()
 
 
 def test_what_silent_nodes_hear_later_is_taken_back(nodes: Nodes, client: AnyClient) -> None:

@@ -482,6 +482,20 @@ def test_free_rows_are_pruned_after_a_day_and_fences_still_grow(
         assert second.fencing_token > first.fencing_token
 
 
+def test_programs_that_use_one_name_each_prune_as_well(path: Path) -> None:
+    def use(name: str) -> None:
+        with lockkit.connect(f"sqlite:///{path}") as client, client.lock(name):
+            pass
+
+    for number in range(200):
+        use(f"old:{number}")
+    rows(path, "UPDATE lockkit_lock SET updated = updated - ?", OLD)
+    for number in range(200):
+        use(f"new:{number}")
+    ((left,),) = rows(path, "SELECT count(*) FROM lockkit_lock WHERE name LIKE 'old:%'")
+    assert left < 150
+
+
 @pytest.mark.usefixtures("prunes")
 def test_a_fence_that_is_ahead_of_the_clock_is_not_pruned(connect: Connect, path: Path) -> None:
     """The clock was wrong when it was granted, and the next one must be greater all the same."""

@@ -80,6 +80,7 @@ class OutageTests:
             assert last is None or is_later(client, lease, last)
             store.restart()
             taken = other.lock(name).try_acquire()
+            assert store.persists in {None, taken is None}
             if taken is None:  # kept
                 lease.extend()
                 last = lease

@@ -14,19 +14,27 @@ PATIENT = {"options": {"socket_timeout": 10.0}}
 """For a machine that stalls: no test is about a server that takes so long to answer."""
 
 
+class Forgetful(RedisTarget):
+    persists = False
+
+
+class Persistent(RedisTarget):
+    persists = True
+
+
 class TestRedis(StoreConformance):
     """Debian's Redis, which forgets everything when it is restarted."""
 
     schemes = ("redis",)
     tested = redis_store.RedisStore
-    reached = RedisTarget
+    reached = Forgetful
     cycles = 10_000
 
     @pytest.fixture(scope="class")
     @classmethod
-    def store(cls) -> Iterator[RedisTarget]:
+    def store(cls) -> Iterator[Forgetful]:
         with RedisServer() as server:
-            yield RedisTarget(server, options=PATIENT)
+            yield Forgetful(server, options=PATIENT)
 
 
 class TestValkeyOverAUnixSocket(OfAnotherServer):
@@ -34,14 +42,14 @@ class TestValkeyOverAUnixSocket(OfAnotherServer):
 
     schemes = ("unix",)
     tested = redis_store.RedisStore
-    reached = RedisTarget
+    reached = Persistent
     by_tasks = BY_OTHERS_TASKS
 
     @pytest.fixture(scope="class")
     @classmethod
-    def store(cls) -> Iterator[RedisTarget]:
+    def store(cls) -> Iterator[Persistent]:
         with ValkeyServer(persist=True) as server:
-            yield RedisTarget(server, server.unix_url, options=PATIENT)
+            yield Persistent(server, server.unix_url, options=PATIENT)
 
 
 @LOSES_SOCKETS

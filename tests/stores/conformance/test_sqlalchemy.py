@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import given_mysql
 import mysqlclient
 import pytest
+import sqlalchemy
 from lock_tables import make_table, table_at
 from over_a_wire import (
     BY_ANOTHER_DRIVER,
@@ -14,18 +17,20 @@ from over_a_wire import (
     BY_OTHERS_TASKS,
     BY_TASKS_OF_SQL,
     OverAWire,
+    Reached,
     all_of,
 )
 
 from lockkit.stores.sql.alchemy import SQLAlchemyMySQL, SQLAlchemyPostgreSQL
 from lockkit.testing.conformance import StoreConformance
 from lockkit.testing.conformance.queueing import QueueTests
+from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import MariaDBServer, PostgresServer
-from lockkit.testing.targets import MariaDBTarget, PostgresTarget, TableTarget, Target
+from lockkit.testing.targets import MariaDBTarget, PostgresTarget, Proxied, TableTarget, Target
 
 
 class TestPostgreSQL(StoreConformance):
-    schemes = ("postgresql", "sqlalchemy")
+    schemes = ("postgresql",)
     tested = SQLAlchemyPostgreSQL
     reached = PostgresTarget
     cycles = 600
@@ -36,6 +41,41 @@ class TestPostgreSQL(StoreConformance):
     def store(cls) -> Iterator[PostgresTarget]:
         with PostgresServer() as server, table_at(server) as url:
             yield PostgresTarget(server, url)
+
+
+class ByEngine(PostgresTarget):
+    """An engine of the program's."""
+
+    def __init__(self, server: PostgresServer, url: str) -> None:
+        super().__init__(server, "sqlalchemy://", options=over(url))
+        self._place = url
+        self._way = url
+
+    @contextmanager
+    def proxied(self) -> Iterator[Proxied]:
+        with FaultProxy("127.0.0.1", self.server.port) as proxy:
+            self._way = self._place.replace(f":{self.server.port}", f":{proxy.port}")
+            yield Proxied(self.url, proxy)
+
+    def options_for(self, url: str | None) -> dict[str, Any]:
+        return over(self._way) if url else self.options
+
+
+def over(url: str) -> dict[str, Any]:
+    return {"options": {"engine": sqlalchemy.create_engine(url.replace(":", "+psycopg:", 1))}}
+
+
+class TestPostgreSQLByEngine(Reached):
+    schemes = ("sqlalchemy",)
+    tested = SQLAlchemyPostgreSQL
+    reached = ByEngine
+    by_tasks = BY_ANOTHER_DRIVERS_TASKS
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls, postgres_server: PostgresServer) -> Iterator[ByEngine]:
+        with table_at(postgres_server) as url:
+            yield ByEngine(postgres_server, url)
 
 
 class ByPsycopg2(PostgresTarget):
