@@ -11,6 +11,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 from typing import Any, ClassVar, Self
 
+import redis
+
 from lockkit.model.clock import now
 from lockkit.testing.proxy import FaultProxy, Target
 from lockkit.testing.servers import RedisServer, Server, ValkeyServer
@@ -241,13 +243,14 @@ class ClusterServer(Member):
         super().__init__(*WITHOUT_DELAY, like=like, **kind)
         self.bus = free_port()
         self.name = ""
+        self.patience = CALM
 
     def _configuration(self) -> list[str]:
         return [
             *super()._configuration(),
             "cluster-enabled yes",
             f"cluster-port {self.bus}",
-            f"cluster-node-timeout {CALM}",
+            f"cluster-node-timeout {self.patience}",
             "cluster-replica-validity-factor 0",  # however slow this machine, it becomes the master
             *([f"masterauth {self.password}"] if self.password else []),
             *(["tls-cluster yes"] if self.tls_port else []),
@@ -300,7 +303,10 @@ class ClusterGroup:
         self.wait_until_ok()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            for node in self.nodes:
+                error.add_note(f"{node.name}: {_seen_by(node)}")
         self._stack.close()
 
     @staticmethod
@@ -342,9 +348,22 @@ class ClusterGroup:
             master.resume()
 
     def fail_over_after(self, milliseconds: int) -> None:
-        for node in filter(lambda node: node.is_running, self.nodes):
-            with node.client() as client:
-                client.config_set("cluster-node-timeout", milliseconds)
+        """Also once those are started that are not running now."""
+        for node in self.nodes:
+            node.patience = milliseconds
+            if node.is_running:
+                with node.client() as client:
+                    client.config_set("cluster-node-timeout", milliseconds)
+
+
+def _seen_by(node: ClusterServer) -> object:
+    if not node.is_running:
+        return "is down"
+    node.resume()
+    try:
+        return {name: node.says(name) for name in ("CLUSTER NODES", "CLUSTER INFO", "ROLE")}
+    except redis.RedisError as error:
+        return error
 
 
 def replicates_of(node: ClusterServer) -> bool:

@@ -291,12 +291,29 @@ def test_a_malformed_url_is_a_configuration_error(bad: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("password", ["sec#ret", "sec/ret", "sec?ret", "sec/r#e?t@"])
-def test_a_password_that_ends_the_url_too_early_is_told_what_to_do(password: str) -> None:
-    with pytest.raises(lockkit.ConfigurationError, match="is percent-encoded there") as caught:
-        lockkit.connect(f"redis://:{password}@127.0.0.1:1/0")
+@pytest.mark.parametrize(
+    "scheme", ["redis", "rediss", "redis+sentinel", "redis+cluster", "redlock", "redlocks"]
+)
+@pytest.mark.parametrize(
+    "password",
+    ["sec#ret", "sec/ret", "sec?ret", "sec/r#e?t@", "#ret", "?ret", "/ret", "1#ret", "1?sec=ret"],
+)
+def test_a_password_that_ends_the_url_too_early_is_told_what_to_do(
+    scheme: str, password: str
+) -> None:
+    """What is left of some of these names the server on this host."""
+    hosts = "127.0.0.1:1" if scheme in {"redis", "rediss"} else "h1:1,h2:1,h3:1"
+    path = "service/0" if scheme.endswith("sentinel") else "0"
+    with pytest.raises(lockkit.ConfigurationError) as caught:
+        lockkit.connect(f"{scheme}://:{password}@{hosts}/{path}")
+    if scheme in {"redis", "rediss"}:
+        assert "is percent-encoded there" in str(caught.value)
     assert "sec" not in str(caught.value)
     assert "ret" not in str(caught.value)
+
+
+def test_a_value_of_the_query_may_have_an_at_sign() -> None:
+    assert lockkit.connect("redis://127.0.0.1:1/0?client_name=a@b")
 
 
 def test_what_to_do_about_another_kind_and_about_an_upgrade(redis_url: str) -> None:

@@ -30,6 +30,7 @@ from lockkit.stores.servers import current
 Connection = Any  # redis-py's connections have no common, typed base
 
 SOCKET_TIMEOUT = 2.0
+ENCODE = "; a password with # / ? or @ is percent-encoded there, or goes into OPTIONS['password']"
 
 
 class Maker:
@@ -84,6 +85,7 @@ def maker(
 
     Raises ConfigurationError.
     """
+    _check_address(settings)
     _check_database(settings)
     _check_protocol(settings)
     options = reject_unknown_options(settings, tuple(OPTIONS))
@@ -192,9 +194,19 @@ def _hint(settings: AliasSettings) -> str:
 def _unescaped(settings: AliasSettings) -> str:
     """A hint if a password may end the address too early. No piece of it is shown."""
     login = settings.location.partition("://")[2].rpartition("@")[0]
-    if not (settings.location.startswith("redis") and set(login) & set("#/?")):
-        return ""
-    return "; a password with # / ? or @ is percent-encoded there, or goes into OPTIONS['password']"
+    return ENCODE if settings.location.startswith("redis") and set(login) & set("#/?") else ""
+
+
+def _check_address(settings: AliasSettings) -> None:
+    """A password in ``redis://:#secret@host`` would end the address, and redis-py would ask the
+    server on this host."""
+    rest = settings.location.partition("://")[2]
+    address = re.split("[/?#]", rest, maxsplit=1)[0]
+    beyond = rest[len(address) :]
+    has_host = address.rpartition("@")[2].strip(":0123456789")
+    strays = "@" in (beyond.partition("=")[0] if has_host else beyond)
+    if settings.location.startswith("redis") and ("#" in beyond or strays):
+        raise ConfigurationError(f"{settings.place} is ended too early by a # / or ?{ENCODE}")
 
 
 def _check_database(settings: AliasSettings) -> None:
