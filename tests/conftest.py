@@ -24,7 +24,7 @@ import pytest
 from costs import Meter, slowest_files
 from databases import empty_database
 from hypothesis import HealthCheck, settings
-from selection import in_turn, needs_redis_at_most, takes_long
+from selection import needs_redis_at_most, takes_long, turn
 
 import lockkit
 from lockkit.testing.proxy import FaultProxy
@@ -261,7 +261,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     The order within is random: this comes after the plugin that shuffles.
     """
-    items[:] = in_turn(items)
+    items.sort(key=turn)
     if config.getoption("quick"):
         config.hook.pytest_deselected(items=[i for i in items if not needs_redis_at_most(i)])
         items[:] = filter(needs_redis_at_most, items)

@@ -74,9 +74,6 @@ LONG = (
 """The longest first, as in the table at the end of a run. One worker runs all of a file, or all of
 a class in it."""
 
-LAST = 0.8
-"""Of the long files, the last one begins when so much of the others is done."""
-
 NOT_QUICK = (
     "tests/adapters/django/orders/test_security.py",
     "tests/adapters/django/orders/test_servers.py",
@@ -112,19 +109,8 @@ OTHER_SERVERS = {"other_servers"}
 OTHER_SERVER = re.compile("postgres|mariadb|mysql|valkey|zookeeper|gunicorn|uvicorn", re.IGNORECASE)
 
 
-def in_turn(items: list[pytest.Item]) -> list[pytest.Item]:
-    """The long files first, and the others spread among them: most of the long ones wait, and most
-    of the others compute. So the processors are busy all the time."""
-    others = dict.fromkeys(path_of(item) for item in items)
-    for path in LONG:
-        others.pop(path, None)
-    turns = {path: number / len(others) for number, path in enumerate(others)}
-    turns |= {path: LAST * (number / len(LONG)) ** 0.5 for number, path in enumerate(LONG)}
-    return sorted(items, key=lambda item: turns[path_of(item)])
-
-
-def path_of(item: pytest.Item) -> str:
-    return item.nodeid.partition("::")[0]
+def turn(item: pytest.Item) -> int:
+    return next((i for i, path in enumerate(LONG) if item.nodeid.startswith(path)), len(LONG))
 
 
 def takes_long(path: Path) -> bool:
