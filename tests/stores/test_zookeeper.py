@@ -680,6 +680,43 @@ def test_a_waiter_whose_process_dies_costs_the_others_its_ttl_at_most(
         taken.release()
 
 
+HOLDS = """
+import os, sys, lockkit
+
+locks = lockkit.connect(sys.argv[1], ttl=0.5)
+for number in range(3):
+    locks.lock(f"order:{number}").acquire()
+os.abort()
+"""
+
+
+def test_the_folder_of_a_holder_whose_process_died_goes_as_well(
+    locks: lockkit.LockClient, other: lockkit.LockClient, tree: KazooClient, url: str
+) -> None:
+    """However many names are used once: the server deletes it, within about a minute by default."""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", HOLDS, url], check=False)
+    with locks.lock("held") as lease:
+        eventually(lambda: tree.get_children("/lockkit/locks") == ["held"])
+        lease.check()
+    with lockkit.connect(url, key_prefix="another") as another:
+        assert another.perform(another.store.prefixes()) == {"lockkit": False}
+
+
+def test_so_does_a_folder_that_was_made_anew_for_a_claim(
+    locks: lockkit.LockClient, other: lockkit.LockClient, tree: KazooClient
+) -> None:
+    """It was there when the claim looked, and was gone when it came."""
+    store: Any = locks.store
+    lease = other.lock("stock").acquire()
+    step = store.acquire(claim("stock", Mode.ENQUEUE))
+    reply = replied(locks, next(step))
+    assert lease.release()
+    assert isinstance(finished(locks, step, reply), Grant)
+    (node,) = claims(tree, "stock")
+    tree.delete(f"/lockkit/locks/stock/{node}")  # as the end of its session does
+    eventually(lambda: tree.get_children("/lockkit/locks") == [])
+
+
 def test_a_node_that_is_being_deleted_is_not_granted(
     locks: lockkit.LockClient, other: lockkit.LockClient
 ) -> None:

@@ -20,7 +20,7 @@ from lockkit.stores.zookeeper.requests import (
     ask,
     begin,
     children,
-    create,
+    create_container,
     delete,
     join,
     read,
@@ -163,7 +163,7 @@ class ZooKeeperQueue(ZooKeeperListing):
         watched = node.watch_of(f"{node.folder}/{queue[-1]}") if queue else None
         if watched is not None:
             asked += read(f"{node.folder}/{queue[0]}"), watch(watched)
-        before = [create(node.folder)] if remake else []
+        before = [create_container(node.folder)] if remake else []
         answers = yield from ask_of(node, *before, *asked)
         made, names, *others = answers[len(before) :]
         if isinstance(told(made, NoNodeError), NoNodeError):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kazoo.exceptions import SessionExpiredError
 
 from lockkit.engine.effects import Exchange, Signal, Step
+from lockkit.stores.zookeeper import containers
 from lockkit.stores.zookeeper.handler import AsyncResult
 
 if TYPE_CHECKING:
@@ -79,6 +80,10 @@ def create(path: str) -> Ask:
     return lambda session: session.kazoo.create_async(path, acl=session.acl)
 
 
+def create_container(path: str) -> Ask:
+    return lambda session: _call(session, containers.create_container(path, session.acl))
+
+
 def join(path: str, data: bytes) -> Ask:
     """Make an ephemeral node whose number follows the path. The answer: its path and stat."""
     return lambda session: session.kazoo.create_async(
@@ -87,15 +92,8 @@ def join(path: str, data: bytes) -> Ask:
 
 
 def begin(folder: str, path: str, data: bytes) -> Ask:
-    """Make a folder, and such a node in it; all or nothing."""
-
-    def ask(session: Session) -> AsyncResult:
-        both = session.kazoo.transaction()
-        both.create(folder, acl=session.acl)
-        both.create(path, data, acl=session.acl, ephemeral=True, sequence=True)
-        return both.commit_async()  # type: ignore[no-any-return]
-
-    return ask
+    """Make a container, and such a node in it; all or nothing."""
+    return lambda session: _call(session, containers.begin(folder, path, data, session.acl))
 
 
 def break_node(path: str, mark: str, data: bytes, *, is_new: bool) -> Ask:
@@ -143,3 +141,10 @@ def delete(path: str) -> Ask:
 def sync(path: str) -> Ask:
     """Make sure that later reads are as new as the leader's data."""
     return lambda session: session.kazoo.sync_async(path)
+
+
+def _call(session: Session, request: object) -> AsyncResult:
+    """Send a request that is not one of kazoo's."""
+    answer: AsyncResult = session.kazoo.handler.async_result()
+    session.kazoo._call(request, answer)
+    return answer

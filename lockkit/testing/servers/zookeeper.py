@@ -30,6 +30,7 @@ JAVA = (
     "-Dzookeeper.forceSync=no",
     "-Dzookeeper.fastleader.maxNotificationInterval=1000",
     "-Dzookeeper.4lw.commands.whitelist=*",
+    "-Dznode.container.checkIntervalMs=1000",
 )
 TICK = 0.1
 LONGEST_SESSION = 600.0
