@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import select
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +30,7 @@ from lockkit.orders.redis_records import orphans
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.process import new_token
 from lockkit.stores.records import OnServer
+from lockkit.stores.redis import slots
 from lockkit.stores.redis.layout import SLOTS, bucket_of, slot_of
 from lockkit.stores.redis.slots import slot_of_command
 from lockkit.testing.blocking import AnyClient, Api, connect
@@ -677,6 +680,24 @@ def test_nor_is_each_server_looked_for_if_all_are_gone(group: ClusterGroup) -> N
                 step()
         tried = sum(way.connections for way in ways.values()) - before
         assert tried <= 2 * (len(ways) + 2)
+
+
+@pytest.mark.parametrize("api", ["sync", "async"])
+def test_a_silent_cluster_is_not_asked_through_at_each_try(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is silent takes its socket_timeout, and there may be many. The next try asks the
+    others."""
+    monkeypatch.setattr(slots, "LOOK_SECONDS", 0.1)
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(5)]
+        hosts = ",".join(f"{HOST}:{each.getsockname()[1]}" for each in silent)
+        client = connect(api, f"redis+cluster://{hosts}", options={"socket_timeout": 0.1})
+        stack.callback(client.close)
+        for number, _ in enumerate(silent, start=1):
+            with pytest.raises(lockkit.BackendUnavailable):
+                client.lock("a").acquire(timeout=0)
+            assert len(select.select(silent, [], [], 0)[0]) == number
 
 
 @pytest.fixture

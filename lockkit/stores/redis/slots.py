@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from redis.exceptions import ResponseError
 
 from lockkit.engine.effects import Exchange, Park, Signal, Step
+from lockkit.model.clock import now
 from lockkit.model.errors import BackendError, BackendUnavailable, LockError, OutcomeUnknown
 from lockkit.stores.redis.failures import message_of
 from lockkit.stores.redis.hosts import Node, Remap, remapped, text_of
@@ -26,6 +27,10 @@ WITHOUT_KEY = frozenset({b"SCRIPT", b"PING", b"INFO", b"CONFIG", b"WAIT", b"CLUS
 REDIRECTIONS = 8
 PAUSE, PATIENCE = 0.01, 2.0
 """Seconds while a slot moves: the first pause between two tries, and all pauses together."""
+
+LOOK_SECONDS = 3.0
+"""Seconds after which no other server is asked which of them has which slots. By default one that
+is silent takes two or three of them, so a cluster of which none answers is not asked through."""
 
 AT_ONCE = "at once"
 """The route of a request that is not retried while its slot moves."""
@@ -159,7 +164,9 @@ class Slots:
 
     def look(self, doubted: Node | None = None) -> Step[None]:
         """Ask one of the servers which of them has which slots. Those that did not answer are asked
-        last, and the one in doubt after the others."""
+        last, and the one in doubt after the others. If LOOK_SECONDS are over before one answers,
+        the next look goes on from there."""
+        until = now() + LOOK_SECONDS
         failed: BackendError = BackendUnavailable("the cluster has no server")
         known = dict.fromkeys(chain(self.masters, self.nodes, self._seeds))
         for node in sorted(known, key=lambda node: (node in self._silent, node == doubted)):
@@ -168,6 +175,8 @@ class Slots:
             except BackendError as error:
                 self._silent.add(node)
                 failed = error
+                if now() >= until:
+                    break
                 continue
             self._silent.discard(node)
             if not reply:  # it has left the cluster, or was never in it
