@@ -70,6 +70,10 @@ class SessionServer:
         """Leave a transaction idle until the server has ended it."""
         raise NotImplementedError
 
+    def undo_an_insert(self) -> None:
+        """The next insert into the table, or the next of each session, ends a deadlock."""
+        raise NotImplementedError
+
     def restore(self) -> None:
         """Restore the server's settings."""
 
@@ -116,6 +120,17 @@ class Postgres(SessionServer):
             connection.execute("select id from lockkit_row for update skip locked")
             eventually(lambda: connection.info.backend_pid not in self.pids())
             connection.close()  # else it would commit
+
+    def undo_an_insert(self) -> None:
+        self.execute("create sequence inserts")
+        self.execute(
+            "create function undo() returns trigger language plpgsql as $$ begin "
+            "if nextval('inserts') = 1 then raise exception using errcode = '40P01'; end if; "
+            "return new; end $$"
+        )
+        self.execute(
+            "create trigger undo before insert on lockkit_row for each row execute function undo()"
+        )
 
     def silence(self, ttl: float) -> float:
         return ttl
@@ -222,6 +237,14 @@ class MariaDB(SessionServer):
         with suppress(pymysql.MySQLError), self._connected() as cursor:  # nothing to commit
             cursor.execute("select id from lockkit_row for update skip locked")
             eventually(lambda: cursor.connection.thread_id() not in self.pids())
+
+    def undo_an_insert(self) -> None:
+        with self._connected() as cursor:
+            cursor.execute(
+                "create trigger undo_once before insert on lockkit_row for each row "
+                "if @tried is null then set @tried = 1; "
+                "signal sqlstate '40001' set mysql_errno = 1213; end if"
+            )
 
     def restore(self) -> None:
         for setting in ("max_statement_time", "innodb_lock_wait_timeout", *self.idling):

@@ -20,12 +20,15 @@ from pymysql.constants import CLIENT
 
 import lockkit
 from lockkit.model.errors import BackendUnavailable, OutcomeUnknown, StoreRefused
+from lockkit.model.types import Busy, Grant, Mode, Release
 from lockkit.stores.sessions import pymysql_connection
+from lockkit.stores.sessions.attempts import route_of
 from lockkit.stores.sql import create_table, engines
 from lockkit.stores.sql.connector import Connection
 from lockkit.stores.sql.dialect import load_dialect
 from lockkit.stores.sql.vendors import MySQL
 from lockkit.testing.conformance.base import eventually
+from lockkit.testing.conformance.steps import claim
 from lockkit.testing.servers import MariaDBServer
 
 Locks = Callable[..., lockkit.LockClient]
@@ -494,6 +497,31 @@ def test_a_password_may_change(
     finally:
         client.close()
         execute("DROP USER app")
+
+
+def test_a_wait_whose_end_rolls_its_transaction_back_grants_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """MySQL does that at the end of a deadlock, and with this option at that of its patience."""
+    impatient = [
+        "innodb_lock_wait_timeout = 1" if "lock_wait" in setting else setting
+        for setting in pymysql_connection.SETTINGS
+    ]
+    monkeypatch.setattr(pymysql_connection, "SETTINGS", impatient)
+    with (
+        MariaDBServer("--innodb-rollback-on-timeout") as server,
+        lockkit.connect(f"{server.url}?mode=row", ttl=60.0) as locks,
+    ):
+        store: Any = locks.store
+        store.create_table()
+        waiting = claim("a", Mode.ENQUEUE)
+        with locks.lock("a"):
+            assert isinstance(locks.perform(store.acquire(waiting)), Busy)
+            session = store._sessions.of(route_of(waiting))
+            assert eventually(lambda: session.connection.poll(0))  # the error is there
+        assert isinstance(locks.perform(store.acquire(waiting)), Grant)
+        assert locks.lock("a").try_acquire() is None
+        assert locks.perform(store.release(waiting)) is Release.RELEASED
 
 
 def test_threads_of_one_client(locks: Locks) -> None:

@@ -1,22 +1,33 @@
 """The usual work of a session: an attempt that gets the lock, and its release.
 
-If a session is idle, each of them is one exchange. For all else, the steps in ``store`` go on.
+If a session is idle, and nothing has to be made first, each of them is one exchange. For all else,
+the steps in ``store`` go on.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Hashable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import quote
 
-from lockkit.engine.effects import Exchange
+from lockkit.engine.effects import Exchange, Step
 from lockkit.model.checks import wrong
 from lockkit.model.clock import now
-from lockkit.model.errors import OutcomeUnknown
+from lockkit.model.errors import BackendUnavailable, OutcomeUnknown
 from lockkit.model.types import Grant, Release, Request
 from lockkit.stores.contract import Direct
 from lockkit.stores.servers import current
-from lockkit.stores.sessions.connection import Connection, Rows, SessionEnded, Statement
+from lockkit.stores.sessions.connection import (
+    DEADLOCKS,
+    Connection,
+    Refused,
+    Rows,
+    SessionEnded,
+    Statement,
+)
 from lockkit.stores.sessions.dialects import Dialect, is_taken
 from lockkit.stores.sessions.pool import EVERYWHERE, Parting, Route, Sessions
 from lockkit.stores.sessions.settings import Arguments, Said, said
@@ -26,6 +37,10 @@ if TYPE_CHECKING:
 
     from lockkit.model.settings import AliasSettings
     from lockkit.stores.sessions.session import Session
+
+MAKES = 3
+"""How often one step makes a missing row, at most: others may delete it again, or a deadlock undo
+it."""
 
 LONGEST = 24
 """The most days of a ttl. PostgreSQL's time limits can be set to less than 25 days."""
@@ -122,6 +137,35 @@ class Attempts(Direct):
     def _may_be_applied(self, error: SessionEnded, route: Route) -> bool:
         """False: the statement was not sent, or the server has said that the session is over."""
         return error.was_sent and self._sessions.remains(route) is not None
+
+    def _take(self, session: Session, request: Request) -> Step[Rows]:
+        route, take = route_of(request), self._taking(session, request)
+        rows, session.answer = session.answer, None
+        if rows is None:
+            rows = yield from self._say(session, route, take)
+        for _ in range(MAKES):
+            if self._sql.is_missing(rows):
+                yield from self._make(session, request)
+            elif not self._sql.is_undecided(rows):
+                return rows
+            rows = yield from self._say(session, route, take)
+        raise BackendUnavailable("the server did not say whether the lock is free")
+
+    def _make(self, session: Session, request: Request) -> Step[None]:
+        """Make the row. In MySQL, this may be what ends a deadlock with those who make and prune
+        other rows; the next take tells whether it is there."""
+        route, key = route_of(request), self._key(request)
+        try:
+            yield from self._say(session, route, self._sql.make(key, quote(request.name)))
+        except Refused as refusal:
+            if refusal.code not in DEADLOCKS:
+                raise
+        with suppress(Refused):  # another name's maker prunes again
+            yield from self._say(session, route, self._sql.prune())
+
+    def _say(self, session: Session, route: Hashable, statement: Statement) -> Step[Rows]:
+        rows: Rows = yield Exchange(partial(session.say, route, statement), route)
+        return rows
 
     def _taking(self, session: Session, request: Request) -> Statement:
         session.may_hold = True

@@ -15,6 +15,9 @@ from lockkit.stores.servers import shut_down
 CANCELLED = frozenset({"57014", "1317"})
 """The codes of a cancelled statement: PostgreSQL's; MySQL's and MariaDB's."""
 
+DEADLOCKS = frozenset({"40P01", "1213"})
+"""The codes of a statement that was undone so that a deadlock ends."""
+
 Rows = Sequence[Sequence[str | None]]
 """The rows of a reply."""
 

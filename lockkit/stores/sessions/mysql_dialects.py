@@ -92,7 +92,8 @@ class GetLock(MySQLDialect):
 
 
 class MySQLRow(MySQLDialect, OfRows):
-    """SELECT … FOR UPDATE. ``@lockkit`` says that a transaction is open."""
+    """SELECT … FOR UPDATE, without autocommit: if an error has rolled back the transaction, the
+    next statement begins another one, and ``check`` takes the row anew."""
 
     missing: ClassVar[str] = "1146"
     create: ClassVar[str] = (
@@ -106,7 +107,7 @@ class MySQLRow(MySQLDialect, OfRows):
     def take(self, key: str, silence: str) -> str:
         row = f"from lockkit_row where id = '{key}'"
         return (
-            f"{silence}start transaction; set @lockkit = 1; select connection_id(), "
+            f"{silence}set autocommit = 0; select connection_id(), "
             f"if({WRITABLE}, (select 1 {row} for update skip locked), -1), (select count(*) {row})"
         )
 
@@ -118,7 +119,7 @@ class MySQLRow(MySQLDialect, OfRows):
         """Insert the row only if it is not there: even INSERT IGNORE would wait for a session that
         has locked it."""
         return (
-            "rollback; set @lockkit = 0; insert ignore into lockkit_row (id, name) "
+            "rollback; set autocommit = 1; insert ignore into lockkit_row (id, name) "
             f"select '{key}', '{name}' from dual "
             f"where not exists (select 1 from lockkit_row where id = '{key}')"
         )
@@ -133,10 +134,10 @@ class MySQLRow(MySQLDialect, OfRows):
 
     def check(self, key: str) -> str:
         row = f"select 1 from lockkit_row where id = '{key}' for update skip locked"
-        return f"select connection_id(), if(@lockkit = 1, ({row}), 0)"
+        return f"select connection_id(), if(@@autocommit, 0, ({row}))"
 
     def free(self, key: str, *, held: bool) -> str:
-        return "select connection_id(), @lockkit; rollback; set @lockkit = 0"
+        return "select connection_id(), not @@autocommit; rollback; set autocommit = 1"
 
     def beat(self, silence: str) -> str:
-        return f"{silence}select connection_id(), @lockkit = 1 and {WRITABLE}"
+        return f"{silence}select connection_id(), not @@autocommit and {WRITABLE}"

@@ -6,11 +6,10 @@ wait in the server's queue. Sessions are reused. The server ends one that is sil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import quote
 
 from lockkit.engine.effects import Exchange, Park, Signal, Step
 from lockkit.model.clock import now
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
     from lockkit.stores.sessions.pool import Route
 
 R = TypeVar("R")
-
-MAKES = 3
-"""How often one step makes a missing row, at most: others may delete it again."""
 
 PATIENCE = 1 / 6
 """Part of the ttl for which an extension waits for its answer."""
@@ -150,21 +146,6 @@ class SessionStore(Attempts, Sessioned):
         joining = session.posting(self._sql.join(self._key(request)))
         yield Exchange(partial(session.in_turn, route, joining), route)
         return Busy(ticket=1, ahead=ahead)
-
-    def _take(self, session: Session, request: Request) -> Step[Rows]:
-        route, key, take = route_of(request), self._key(request), self._taking(session, request)
-        rows, session.answer = session.answer, None
-        if rows is None:
-            rows = yield from self._say(session, route, take)
-        for _ in range(MAKES):
-            if self._sql.is_missing(rows):
-                yield from self._say(session, route, self._sql.make(key, quote(request.name)))
-                with suppress(Refused):  # the row is there; another name's maker prunes again
-                    yield from self._say(session, route, self._sql.prune())
-            elif not self._sql.is_undecided(rows):
-                return rows
-            rows = yield from self._say(session, route, take)
-        raise BackendUnavailable("the server did not say whether the lock is free")
 
     def _count(self, session: Session, request: Request) -> Step[int]:
         """How many claims wait. A take that counts them as well takes three times as long."""
@@ -293,7 +274,3 @@ class SessionStore(Attempts, Sessioned):
         assert session.connection is not None
         yield from self._say(session, route, f"select {self._sql.me}")
         return session.connection
-
-    def _say(self, session: Session, route: Hashable, statement: Statement) -> Step[Rows]:
-        rows: Rows = yield Exchange(partial(session.say, route, statement), route)
-        return rows
