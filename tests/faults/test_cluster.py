@@ -686,18 +686,34 @@ def test_nor_is_each_server_looked_for_if_all_are_gone(group: ClusterGroup) -> N
 def test_a_silent_cluster_is_not_asked_through_at_each_try(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is silent takes its socket_timeout, and there may be many. The next try asks the
-    others."""
-    monkeypatch.setattr(slots, "LOOK_SECONDS", 0.1)
+    """One that is silent takes its socket_timeout, and there may be many. Each has its turn: it
+    may be the first to answer again."""
+    monkeypatch.setattr(slots, "LOOK_SECONDS", 0.05)
     with ExitStack() as stack:
         silent = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(5)]
         hosts = ",".join(f"{HOST}:{each.getsockname()[1]}" for each in silent)
         client = connect(api, f"redis+cluster://{hosts}", options={"socket_timeout": 0.1})
         stack.callback(client.close)
-        for number, _ in enumerate(silent, start=1):
+        asked = []
+        for _ in range(1 + len(silent)):
             with pytest.raises(lockkit.BackendUnavailable):
                 client.lock("a").acquire(timeout=0)
-            assert len(select.select(silent, [], [], 0)[0]) == number
+            asked.append(select.select(silent, [], [], 0)[0])
+            for each in asked[-1]:
+                each.accept()[0].close()
+        assert asked == [silent, *([each] for each in silent)]
+
+
+def test_one_that_answers_is_found_among_many_that_do_not(
+    group: ClusterGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "LOOK_SECONDS", 0.0)
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(3)]
+        hosts = ",".join(f"{HOST}:{each.getsockname()[1]}" for each in silent)
+        url = group.url.replace("://", f"://{hosts},", 1)
+        with lockkit.connect(url, options={"socket_timeout": 0.5}) as client:
+            client.lock("a").acquire(timeout=0).release()
 
 
 @pytest.fixture

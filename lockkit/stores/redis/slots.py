@@ -29,8 +29,8 @@ PAUSE, PATIENCE = 0.01, 2.0
 """Seconds while a slot moves: the first pause between two tries, and all pauses together."""
 
 LOOK_SECONDS = 3.0
-"""Seconds after which no other server is asked which of them has which slots. By default one that
-is silent takes two or three of them, so a cluster of which none answers is not asked through."""
+"""Seconds after which no server that was silent before is asked which of them has which slots. By
+default it takes two or three of them."""
 
 AT_ONCE = "at once"
 """The route of a request that is not retried while its slot moves."""
@@ -59,7 +59,7 @@ class Slots:
         self._seeds = tuple(seeds)
         self._remap = remap
         self._owners: list[Node | None] = [None] * SLOTS
-        self._silent: set[Node] = set()
+        self._silent: dict[Node, float] = {}  #: when each of them was last asked in vain
         self.masters: tuple[Node, ...] = ()
         self.nodes: tuple[Node, ...] = self._seeds  #: all that may be asked
         self.identity = ""
@@ -125,7 +125,7 @@ class Slots:
             if code != "CLUSTERDOWN":  # that may be true for this server alone
                 raise error
         elif isinstance(error, BackendUnavailable):
-            self._silent.add(node)
+            self._silent[node] = now()
         else:
             raise error
         yield from self.look(node)
@@ -160,25 +160,25 @@ class Slots:
     @property
     def are_silent(self) -> bool:
         """Whether none of the servers has answered when it was last looked at."""
-        return self._silent.issuperset(self.nodes)
+        return self._silent.keys() >= set(self.nodes)
 
     def look(self, doubted: Node | None = None) -> Step[None]:
-        """Ask one of the servers which of them has which slots. Those that did not answer are asked
-        last, and the one in doubt after the others. If LOOK_SECONDS are over before one answers,
-        the next look goes on from there."""
-        until = now() + LOOK_SECONDS
+        """Ask one of the servers which of them has which slots: first those that have answered, the
+        one in doubt after the others; then the silent ones, each in its turn. Of these, the next
+        look asks some more if LOOK_SECONDS are over."""
+        until, silent = now() + LOOK_SECONDS, dict(self._silent)
         failed: BackendError = BackendUnavailable("the cluster has no server")
         known = dict.fromkeys(chain(self.masters, self.nodes, self._seeds))
-        for node in sorted(known, key=lambda node: (node in self._silent, node == doubted)):
+        for node in sorted(known, key=lambda node: (silent.get(node, 0.0), node == doubted)):
             try:
                 reply = yield Exchange(pack(b"CLUSTER", b"SLOTS"), node)
             except BackendError as error:
-                self._silent.add(node)
+                self._silent[node] = now()
                 failed = error
-                if now() >= until:
+                if node in silent and now() >= until:
                     break
                 continue
-            self._silent.discard(node)
+            self._silent.pop(node, None)
             if not reply:  # it has left the cluster, or was never in it
                 failed = BackendUnavailable(f"{node.host}:{node.port} is in no cluster with slots")
                 continue
