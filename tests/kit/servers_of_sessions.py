@@ -70,8 +70,8 @@ class SessionServer:
         """Leave a transaction idle until the server has ended it."""
         raise NotImplementedError
 
-    def undo_an_insert(self) -> None:
-        """The next insert into the table, or the next of each session, ends a deadlock."""
+    def undo_two_inserts(self) -> None:
+        """The next two inserts into the table, or the next of each session, end a deadlock."""
         raise NotImplementedError
 
     def restore(self) -> None:
@@ -121,11 +121,11 @@ class Postgres(SessionServer):
             eventually(lambda: connection.info.backend_pid not in self.pids())
             connection.close()  # else it would commit
 
-    def undo_an_insert(self) -> None:
+    def undo_two_inserts(self) -> None:
         self.execute("create sequence inserts")
         self.execute(
             "create function undo() returns trigger language plpgsql as $$ begin "
-            "if nextval('inserts') = 1 then raise exception using errcode = '40P01'; end if; "
+            "if nextval('inserts') <= 2 then raise exception using errcode = '40P01'; end if; "
             "return new; end $$"
         )
         self.execute(
@@ -238,12 +238,12 @@ class MariaDB(SessionServer):
             cursor.execute("select id from lockkit_row for update skip locked")
             eventually(lambda: cursor.connection.thread_id() not in self.pids())
 
-    def undo_an_insert(self) -> None:
+    def undo_two_inserts(self) -> None:
         with self._connected() as cursor:
             cursor.execute(
-                "create trigger undo_once before insert on lockkit_row for each row "
-                "if @tried is null then set @tried = 1; "
-                "signal sqlstate '40001' set mysql_errno = 1213; end if"
+                "create trigger undo_two before insert on lockkit_row for each row begin "
+                "set @tried = coalesce(@tried, 0) + 1; if @tried <= 2 then "
+                "signal sqlstate '40001' set mysql_errno = 1213; end if; end"
             )
 
     def restore(self) -> None:

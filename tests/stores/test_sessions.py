@@ -884,7 +884,7 @@ def test_old_rows_that_cannot_be_deleted_fail_no_lock(
 
 def test_a_row_whose_making_ends_a_deadlock_is_made_anew(rows: SessionServer) -> None:
     """MySQL may choose it, among those who make and prune other rows."""
-    rows.undo_an_insert()
+    rows.undo_two_inserts()
     with lockkit.connect(rows.url, ttl=LONG) as locks:
         with locks.lock("a", timeout=0):
             assert locks.lock("a").try_acquire() is None

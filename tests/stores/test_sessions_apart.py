@@ -232,6 +232,20 @@ def test_a_primary_that_is_made_read_only_locks_no_more(server: SessionServer) -
         assert client.lock("a").acquire().release()
 
 
+@pytest.mark.parametrize("server", [MARIADB_ROW], indirect=True, ids=lambda k: k.name)
+def test_no_name_is_made_on_one_that_is_read_only(server: SessionServer) -> None:
+    """Not even by a user who has the right to: only the replica would have that row."""
+    with lockkit.connect(server.url) as client:
+        client.lock("old").acquire().release()
+        server.server.execute("set global read_only = 1")
+        try:
+            with pytest.raises(BackendUnavailable):
+                client.lock("new").acquire(timeout=0)  # in the session that is there
+        finally:
+            server.server.execute("set global read_only = 0")
+        assert server.names() == ["old"]
+
+
 @pytest.mark.parametrize("server", ROWS, indirect=True, ids=lambda k: k.name)
 def test_whoever_makes_a_name_has_none_of_others_meanwhile(server: SessionServer) -> None:
     """Old names are deleted then, and it may be stopped at any moment."""

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from lockkit.model.settings import AliasSettings
     from lockkit.stores.sessions.session import Session
 
-MAKES = 3
-"""How often one step makes a missing row, at most: others may delete it again, or a deadlock undo
-it."""
+TAKES = 4
+"""The most takes of one step: the row may be missing, and be deleted again once it is made, or be
+undone by a deadlock."""
 
 LONGEST = 24
 """The most days of a ttl. PostgreSQL's time limits can be set to less than 25 days."""
@@ -141,14 +141,14 @@ class Attempts(Direct):
     def _take(self, session: Session, request: Request) -> Step[Rows]:
         route, take = route_of(request), self._taking(session, request)
         rows, session.answer = session.answer, None
-        if rows is None:
-            rows = yield from self._say(session, route, take)
-        for _ in range(MAKES):
-            if self._sql.is_missing(rows):
+        for _ in range(TAKES):
+            if rows is None:
+                rows = yield from self._say(session, route, take)
+            if not self._sql.is_undecided(rows):
+                if not self._sql.is_missing(rows):
+                    return rows
                 yield from self._make(session, request)
-            elif not self._sql.is_undecided(rows):
-                return rows
-            rows = yield from self._say(session, route, take)
+            rows = None
         raise BackendUnavailable("the server did not say whether the lock is free")
 
     def _make(self, session: Session, request: Request) -> Step[None]:
