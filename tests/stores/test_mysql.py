@@ -524,6 +524,17 @@ def test_a_wait_whose_end_rolls_its_transaction_back_grants_nothing(
         assert locks.perform(store.release(waiting)) is Release.RELEASED
 
 
+@of_pymysql
+@pytest.mark.parametrize("mode", ["", "?mode=advisory", "?mode=row"])
+def test_mysql_and_mariadb_in_a_url_name_the_same_locks(url: str, locks: Locks, mode: str) -> None:
+    one, two = (locks(url.replace("mysql", name, 1) + mode) for name in ("mysql", "mariadb"))
+    if "row" in mode:
+        one.store.create_table()
+    with one.lock("a"):
+        assert two.lock("a").try_acquire() is None
+    assert two.lock("a").acquire(timeout=0).release()
+
+
 def test_threads_of_one_client(locks: Locks) -> None:
     """They take turns on its connection."""
     client = locks()
