@@ -430,6 +430,22 @@ def test_a_server_that_has_left_the_cluster_is_passed_over(group: ClusterGroup, 
 
 
 @pytest.mark.parametrize("api", ["sync", "async"])
+def test_a_slot_that_nobody_had_is_looked_for_again(api: Api) -> None:
+    """As while the cluster is being made, when the first program uses it."""
+    with ClusterServer(None) as server, ExitStack() as stack:
+        server.says("CONFIG SET", "cluster-require-full-coverage", "no")
+        here, there = sorted(one_of_each_bucket(), key=slot_of_name)[:: BUCKETS - 1]
+        server.says("CLUSTER ADDSLOTSRANGE", 0, slot_of_name(here))
+        client = connect(api, f"redis+cluster://{server.address}")
+        stack.callback(client.close)
+        at_last(client.lock(here).acquire).release()
+        with pytest.raises(lockkit.BackendUnavailable, match="has this slot"):
+            client.lock(there).acquire(timeout=0)
+        server.says("CLUSTER ADDSLOTSRANGE", slot_of_name(here) + 1, SLOTS - 1)
+        assert client.lock(there).acquire(timeout=0).release()
+
+
+@pytest.mark.parametrize("api", ["sync", "async"])
 def test_a_server_that_has_left_the_cluster_keeps_no_connection(
     group: ClusterGroup, api: Api
 ) -> None:
@@ -714,6 +730,32 @@ def test_one_that_answers_is_found_among_many_that_do_not(
         url = group.url.replace("://", f"://{hosts},", 1)
         with lockkit.connect(url, options={"socket_timeout": 0.5}) as client:
             client.lock("a").acquire(timeout=0).release()
+
+
+@pytest.mark.parametrize("api", ["sync", "async"])
+def test_a_waiter_looks_for_messages_at_one_silent_server_at_a_time(
+    group: ClusterGroup, other: lockkit.LockClient, api: Api
+) -> None:
+    """It has to ask for its claim in between; a task does so meanwhile. In the end it listens to
+    the one that answers."""
+    first = group.nodes[0]
+    name = next(n for n in one_of_each_bucket() if owner_of(group, slot_of_name(n)) is first)
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_server((HOST, 0))) for _ in group.nodes[1:]]
+        ports = {n.port: s.getsockname()[1] for n, s in zip(group.nodes[1:], silent, strict=True)}
+        remap = {"address_remap": lambda address: (HOST, ports.get(address[1], address[1]))}
+        options = {**remap, "socket_timeout": 0.5}
+        client = connect(api, f"redis+cluster://{first.address}", options=options)
+        stack.callback(client.close)
+        stack.enter_context(other.lock(name))
+        for _ in group.nodes:
+            with pytest.raises(lockkit.AcquireTimeout):
+                client.lock(name).acquire(timeout=0.1)
+            asked = select.select(silent, [], [], 0)[0]
+            assert len(asked) <= 1 or api == "async"
+            for each in asked:
+                each.accept()[0].close()
+        assert is_listened_to(first)
 
 
 @pytest.fixture

@@ -515,6 +515,8 @@ def test_full_memory_refuses_new_locks_and_lets_go_of_old_ones(
         second = granted()
         second.extend()
         assert client.break_("stock:42", fence=second.fencing_token)
+        gone = used_as(client, "stock:44", use)._request(client, 20)._replace(unsure=True)
+        assert client.perform(client.store.release(gone)) is Release.ABSENT
     finally:
         admin.config_set("maxmemory", "0")
     second.release()

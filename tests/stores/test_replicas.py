@@ -115,6 +115,28 @@ def test_without_a_replica_nothing_is_granted(
 
 @pytest.mark.parametrize("protocol", ["", "&protocol=plain"])
 @pytest.mark.parametrize("api", ["sync", "async"])
+def test_what_is_not_granted_needs_no_replica(api: Api, protocol: str, pair: Pair) -> None:
+    """A waiter keeps its place while the replica restarts."""
+    master, replica = pair
+    url, options = f"{master.url}?wait_replicas=1{protocol}", {"socket_timeout": 0.5}
+    client, other = (connect(api, url, ttl=60.0, options=options) for _ in range(2))
+    lease = client.lock("stock:42").acquire()
+    with ThreadPoolExecutor(1) as threads:
+        replica.pause()
+        try:
+            assert other.lock("stock:42").try_acquire() is None
+            waiting = threads.submit(other.lock("stock:42", timeout=20).acquire)
+            until(lambda: (info := client.inspect("stock:42")) and info.waiters, "it waits")
+        finally:
+            replica.resume()
+        assert lease.release()
+        assert waiting.result().release()
+    client.close()
+    other.close()
+
+
+@pytest.mark.parametrize("protocol", ["", "&protocol=plain"])
+@pytest.mark.parametrize("api", ["sync", "async"])
 def test_a_grant_that_is_asked_for_again_counts_once_it_is_confirmed(
     api: Api, protocol: str, valkey_pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from lockkit.engine.effects import Exchange
-from lockkit.model.errors import BackendError
 from lockkit.runtime.aio_run import arun
 from lockkit.runtime.aio_wires import AsyncLocalWire
 from lockkit.stores.redis.aio_wire import AsyncRedisWire
-from lockkit.stores.redis.cluster_wire import Rotation
+from lockkit.stores.redis.cluster_wire import Rotation, node_of
 from lockkit.stores.redis.hosts import Node
-from lockkit.stores.redis.settings import Maker
+from lockkit.stores.redis.settings import Connection, Maker
 from lockkit.stores.redis.slots import Slots
 from lockkit.stores.redis.subscription import Inbox
 
@@ -62,10 +61,6 @@ class AsyncClusterWire(AsyncRedisWire):
     async def close(self) -> None:
         await asyncio.gather(super().close(), self._nodes.close())
 
-    async def _subscribe(self) -> None:
-        for _ in self._slots.nodes[1:]:
-            try:
-                return await super()._subscribe()
-            except BackendError:
-                continue
-        return await super()._subscribe()
+    async def _subscribe_over(self, connection: Connection) -> None:
+        with self._slots.noting(node_of(connection)):
+            await super()._subscribe_over(connection)

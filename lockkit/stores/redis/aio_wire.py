@@ -134,11 +134,11 @@ class AsyncRedisWire:
         mark_as_retrieved(task)
 
     async def _subscribe(self) -> None:
-        inbox = self._inbox
-        if inbox.is_open or inbox.is_forbidden:
-            return
-        connection = self._make()
-        line = await connected(connection)
+        if not (self._inbox.is_open or self._inbox.is_forbidden):
+            await self._subscribe_over(self._make())
+
+    async def _subscribe_over(self, connection: Connection) -> None:
+        inbox, line = self._inbox, await connected(connection)
         try:
             checked(await line.ask(inbox.subscribe, ALONE))
             line.hear, line.on_end = inbox.hear, partial(self._broke, line)

@@ -10,7 +10,6 @@ from itertools import count
 from typing import Any
 
 from lockkit.engine.effects import Exchange
-from lockkit.model.errors import BackendError
 from lockkit.runtime.run import run
 from lockkit.runtime.wires import CallWire
 from lockkit.stores.redis.connections import OwnConnections, exchange
@@ -24,7 +23,7 @@ from lockkit.stores.redis.wire import RedisWire
 
 class Rotation:
     """Makes connections to one server after the other, for requests that any can answer. It begins
-    anywhere, or one server would have the subscriptions of all clients."""
+    anywhere, or one server would have the subscriptions of all clients. Silent ones are last."""
 
     def __init__(self, slots: Slots, make: Maker) -> None:
         self.slots = slots
@@ -36,7 +35,8 @@ class Rotation:
 
     def maker(self) -> Maker:
         nodes = self.slots.nodes
-        return self.make.at(*nodes[next(self._turn) % len(nodes)])
+        first = next(self._turn) % len(nodes)
+        return self.make.at(*min(nodes[first:] + nodes[:first], key=self.slots.in_turn))
 
 
 class ManyConnections(CallWire):
@@ -84,11 +84,16 @@ class ClusterWire(RedisWire):
     def exchange(self, effect: Exchange) -> Any:
         return run(self._slots.exchange(effect), self._nodes)
 
-    def _subscribe(self) -> None:
-        """Subscribe at the first server that can be reached."""
-        for _ in self._slots.nodes[1:]:
-            try:
-                return super()._subscribe()
-            except BackendError:
-                continue
-        return super()._subscribe()
+    def _subscribe_over(self, connection: Connection) -> None:
+        """One server at a try: who waits meanwhile asks for its claim, or would lose its place."""
+        with self._slots.noting(node_of(connection)):
+            super()._subscribe_over(connection)
+
+    def _resubscribe(self, broken: Connection | None) -> None:
+        if broken is not None:
+            self._slots.missed(node_of(broken))
+        super()._resubscribe(broken)
+
+
+def node_of(connection: Any) -> Node:
+    return Node(connection.host, connection.port)

@@ -6,7 +6,7 @@ still lose some: the replica that is promoted may be one that has confirmed noth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lockkit.engine.effects import Step
@@ -35,13 +35,17 @@ def _number(text: str) -> int | str:
 
 
 def confirmed(
-    commands: Sequence[Command], replicas: int, timeout: float, kind: type[list[bytes]] = list
+    commands: Sequence[Command],
+    replicas: int,
+    timeout: float,
+    kind: type[list[bytes]] = list,
+    counts: Callable[[Any], bool] = lambda _: True,
 ) -> Step[list[Any]]:
     """Run scripts, and have this number of replicas confirm them, in half a request's timeout.
     ``kind`` as for ``call_all``.
 
-    Raises OutcomeUnknown if too few did, or if the user may not ask: the scripts have run all the
-    same."""
+    Raises OutcomeUnknown if too few did and one of the replies counts, or if the user may not ask:
+    the scripts have run all the same."""
     if not replicas:
         return (yield from call_all(commands, kind=kind))
     wait = pack(b"WAIT", b"%d" % replicas, b"%d" % (timeout * 500))
@@ -54,6 +58,6 @@ def confirmed(
             text = f"the user lacks +wait, which {OPTION} needs (NOPERM)"
             raise OutcomeUnknown(text) from error.__cause__
         raise
-    if count < replicas:
+    if count < replicas and any(map(counts, replies)):
         raise OutcomeUnknown(f"{count} of {replicas} replicas have confirmed it ({OPTION})")
     return replies

@@ -7,7 +7,8 @@ not applied, and goes where it should.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -125,7 +126,7 @@ class Slots:
             if code != "CLUSTERDOWN":  # that may be true for this server alone
                 raise error
         elif isinstance(error, BackendUnavailable):
-            self._silent[node] = now()
+            self.missed(node)
         else:
             raise error
         yield from self.look(node)
@@ -143,8 +144,9 @@ class Slots:
         return remapped(Node(host.strip("[]"), int(port)), self._remap)
 
     def owner(self, slot: int | None) -> Step[Node]:
-        """The server that has the slot, as far as is known; for None, any server."""
-        if self.is_stale:
+        """The server that has the slot, as far as is known; for None, any server. A slot that had
+        none when a server was asked may have one by now."""
+        if self.is_stale or self.known_owner(slot) is None:
             yield from self.look()
         found = self.known_owner(slot)
         if found is None:
@@ -156,6 +158,24 @@ class Slots:
             return self._owners[slot]
         up = [node for node in self.masters if node not in self._silent]
         return next(iter(up or self.masters), None)
+
+    @contextmanager
+    def noting(self, node: Node) -> Iterator[None]:
+        """Note whether this server answers to what is asked of it in the block."""
+        try:
+            yield
+        except BackendError:
+            self.missed(node)
+            raise
+        self._silent.pop(node, None)
+
+    def missed(self, node: Node) -> None:
+        """Note that it has not answered."""
+        self._silent[node] = now()
+
+    def in_turn(self, node: Node) -> float:
+        """The greater, the later it is asked what all can answer: the silent ones in their turn."""
+        return self._silent.get(node, 0.0)
 
     @property
     def are_silent(self) -> bool:
@@ -173,7 +193,7 @@ class Slots:
             try:
                 reply = yield Exchange(pack(b"CLUSTER", b"SLOTS"), node)
             except BackendError as error:
-                self._silent[node] = now()
+                self.missed(node)
                 failed = error
                 if node in silent and now() >= until:
                     break

@@ -100,7 +100,7 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock, OnServer):
         try:
             command = self._queueing(request) if has_listened else self._attempt(request)
             if self._replicas:
-                (reply,) = yield from self._confirmed([command])
+                (reply,) = yield from self._confirmed([command], counts=is_fence)
             else:
                 reply = yield from call(command)
             if not self._is_announced:
@@ -236,10 +236,13 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock, OnServer):
         return self._confirmed(commands, Apart)
 
     def _confirmed(
-        self, commands: Sequence[Command], kind: type[list[bytes]] = list
+        self,
+        commands: Sequence[Command],
+        kind: type[list[bytes]] = list,
+        counts: Callable[[Any], bool] = lambda _: True,
     ) -> Step[list[Any]]:
         timeout = self._connections.fresh.arguments["socket_timeout"]
-        return replicas.confirmed(commands, self._replicas, timeout, kind)
+        return replicas.confirmed(commands, self._replicas, timeout, kind, counts)
 
     def wait(self, request: Request, seconds: float, busy: Busy) -> Step[Grant | None]:
         """A grant by message lasts only until the waiter's last sign of life runs out."""
@@ -276,3 +279,9 @@ class ScriptSteps(Direct, Pushed, Fenced, Buried, ServerClock, OnServer):
     def server(self) -> Step[str | None]:
         """An identity that no other server has; None if the user may not ask."""
         return server()
+
+
+def is_fence(reply: object) -> bool:
+    """Whether it is the reply to a claim that was just granted. One that waits or was refused has
+    nothing that a fail-over could give to somebody else."""
+    return type(reply) is int

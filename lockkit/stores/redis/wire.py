@@ -189,14 +189,13 @@ class RedisWire:
 
     def _try_to_subscribe(self) -> None:
         try:
-            self._subscribe()
+            self._subscribe_over(self._connections.fresh())
         except BackendError as error:
             self._failure = bare(error)
             raise
         self._failure = None
 
-    def _subscribe(self) -> None:
-        connection = self._connections.fresh()
+    def _subscribe_over(self, connection: Connection) -> None:
         connect(connection)
         replies = Replies()
         try:

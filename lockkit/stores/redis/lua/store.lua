@@ -42,6 +42,7 @@ end
 -- Refuse a token from now on, for longer than a request can linger in a network.
 local function bury(token)
   local until_ = us(now + GRACE)
+  redis.call('HDEL', KEYS[1], '') -- full memory allows this write, and then the others
   for _, old in ipairs(over(KEYS[4])) do redis.call('ZREM', KEYS[4], old) end
   redis.call('ZADD', KEYS[4], until_, token)
   redis.call('PEXPIRE', KEYS[4], GRACE / 1000)
