@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lockkit.model.errors import BackendUnavailable, ConfigurationError, StoreRefused
 from lockkit.model.log import log
 from lockkit.orders import refusals
-from lockkit.orders.record import DuplicateKeyError, storable
+from lockkit.orders.record import DuplicateKeyError, RecordChangedError, storable
 
 if TYPE_CHECKING:
     from lockkit.orders.record import OrderResponse
@@ -69,6 +69,14 @@ def unsaved(error: BaseException) -> Refusal | None:
 
     If the connection or its transaction has ended, the outcome is not known.
     """
+    if isinstance(error, RecordChangedError):
+        log.error(
+            "%s: the database has rolled its transaction back, as at the end of a deadlock, and "
+            "the view went on; or the view has ended it by SQL, or deleted the record. The order "
+            "is rolled back",
+            error,
+        )
+        return refusals.NOT_SAVED
     if is_conflict(error) or getattr(_driver_error(error), "sqlite_errorname", "").startswith(BUSY):
         return refusals.NOT_SAVED
     is_over = getattr(error, "connection_invalidated", False) or _is_of_class(ENDED_CLASS, error)

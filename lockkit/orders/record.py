@@ -152,6 +152,13 @@ class DuplicateKeyError(Exception):
     """Another try has written a record with this key."""
 
 
+class RecordChangedError(RuntimeError):
+    """The record that this try has written is gone, or was changed, before its end."""
+
+    def __init__(self) -> None:
+        super().__init__("while its view was running, the record of this order was changed")
+
+
 class StillRunningError(BackendUnavailable):
     """A duplicate has waited, and the transaction that has inserted its key has still not ended."""
 

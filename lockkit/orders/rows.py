@@ -26,6 +26,7 @@ from lockkit.orders.record import (
     MICROSECONDS,
     DuplicateKeyError,
     Record,
+    RecordChangedError,
     RecordState,
     StillRunningError,
     dump_headers,
@@ -156,8 +157,8 @@ def update(database: Database, record: Record, was: str = RUNNING, *, commit: bo
     """Write the end of an order into the row that ``insert`` made. ``commit``: as for ``run``; only
     with the usual ``was``.
 
-    Raises RuntimeError if the row is gone, or its state is not ``was``. COMMIT may be sent along,
-    so the statement itself must fail: ``finish`` divides by zero if it finds no running row.
+    Raises RecordChangedError if the row is gone, or its state is not ``was``. COMMIT may be sent
+    along, so the statement itself must fail: ``finish`` divides by zero if it finds no running row.
     """
     said = _statements_of(database)
     step = said.update, (*_answer(record), record.key, was)
@@ -170,7 +171,7 @@ def update(database: Database, record: Record, was: str = RUNNING, *, commit: bo
             raise
         changed = 0
     if not changed:
-        raise RuntimeError("while its view was running, the record of this order was changed")
+        raise RecordChangedError
 
 
 def forget(database: Database, key: str, *, commit: bool = False) -> None:

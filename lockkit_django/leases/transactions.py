@@ -18,7 +18,7 @@ Blocks that TestCase opened around a test are not the user's and do not count.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, partial
@@ -39,6 +39,9 @@ NOTED = "_lockkit_noted"
 KEEPER = "_lockkit_transaction"
 """Attribute of a connection: its ``Transaction``, while that keeps leases until its end."""
 
+MARKED = "_lockkit_marked"
+"""Attribute of a connection: whether ``set_rollback`` was called in its transaction."""
+
 IN_ERROR = 3
 """libpq's status of a connection whose transaction has failed."""
 
@@ -49,6 +52,8 @@ ORDER: ContextVar[object] = ContextVar("lockkit_order", default=None)
 class OrderBlock(transaction.Atomic):
     """The block of an order. It begins before the view, and commits after the view has returned."""
 
+    mark: Callable[[bool], None] | None = None  #: replaces Django's ``set_rollback``
+
     def __enter__(self) -> None:
         connection = connections[self.using or DEFAULT_DB_ALIAS]
         if not connection.in_atomic_block and not connection.get_autocommit():
@@ -57,6 +62,7 @@ class OrderBlock(transaction.Atomic):
                 f"AUTOCOMMIT False, or set_autocommit(False) was called"
             )
         super().__enter__()
+        watch_marks(connection, self.mark)
 
 
 def refuse_open_transactions(name: str) -> None:
@@ -199,11 +205,28 @@ def is_rolled_back(connection: BaseDatabaseWrapper) -> bool:
 def is_broken(connection: BaseDatabaseWrapper) -> bool:
     """Whether the database can no longer save anything, whatever the view returns.
 
-    False if the view itself asks for the rollback, with ``set_rollback``: it knows its answer.
+    False if the view itself asks for the rollback, with ``set_rollback``: it knows its answer. All
+    else that marks a transaction is an error, in a query or in an ``atomic`` block within.
     """
     if connection.closed_in_transaction or is_aborted(connection):
         return True
-    return vars(connection).get("rollback_exc") is not None
+    known = vars(connection)
+    return known.get("rollback_exc") is not None or (
+        connection.needs_rollback and not known.get(MARKED)
+    )
+
+
+def watch_marks(
+    connection: BaseDatabaseWrapper, mark: Callable[[bool], None] | None = None
+) -> None:
+    """Note calls of ``set_rollback``, for ``is_broken``, until that attribute is deleted. ``mark``
+    replaces it."""
+
+    def noted(rollback: bool) -> None:
+        vars(connection)[MARKED] = rollback
+        (mark or partial(type(connection).set_rollback, connection))(rollback)
+
+    vars(connection).update({"rollback_exc": None, MARKED: False, "set_rollback": noted})
 
 
 def note_changes(connection: BaseDatabaseWrapper) -> None:

@@ -1,8 +1,8 @@
 """A transaction that the view commits itself: ``@idempotent(atomic=False)``, ``commit_in``.
 
-The record is inserted in that transaction as done, without a response to repeat. This stays true
-if the process dies after the COMMIT. ``respond_with`` adds the response before the COMMIT;
-otherwise it is added when the view has answered.
+The record is inserted in that transaction, and is done just before the COMMIT, without a response
+to repeat. This stays true if the process dies after the COMMIT. ``respond_with`` adds the response
+before the COMMIT; otherwise it is added when the view has answered.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ from lockkit.orders import DuplicateKeyError, Keep, Refusal, refusals, rows
 from lockkit.orders.failures import unsaved
 from lockkit.orders.gate import OrderStopped
 from lockkit.orders.record import RecordState
-from lockkit_django.leases.transactions import is_broken, is_of_hook, is_rolled_back
+from lockkit_django.leases.transactions import (
+    is_broken,
+    is_of_hook,
+    is_rolled_back,
+    watch_marks,
+)
 from lockkit_django.orders.errors import OK_CLASS, told_broken
 from lockkit_django.orders.table import Sql, typed_errors
 from lockkit_django.orders.transaction import FIRST_ERROR, OrderInDatabase
@@ -42,6 +47,7 @@ class OwnTransaction(OrderInDatabase):
     _inside = _entered = _committed = _broken = _stopped = False
     _rolled_back_by: BaseException | None = None
     _response: HttpResponseBase | None = None
+    _running: Record
     _sealed: Record | None = None
 
     def begin(self) -> None:
@@ -57,7 +63,9 @@ class OwnTransaction(OrderInDatabase):
                 stage = "view"
                 self._enter()
                 yield
-                stage = "commit" if self._seal() else "undone"
+                stage = "commit"
+                if not self._seal():
+                    stage = "undone"
         except BaseException as error:  # the view's own, or interrupted
             self._committed = stage == "commit" and is_of_hook(error)
             self._rolled_back_by = None if self._committed else error
@@ -67,6 +75,7 @@ class OwnTransaction(OrderInDatabase):
             raise self._stop(refusal if stage == "commit" else refusals.STORE_DOWN) from error
         finally:
             self._inside = False
+            vars(connections[self._using]).pop("set_rollback", None)
         self._committed = stage == "commit"
 
     def respond_with(self, response: Any) -> Any:
@@ -97,8 +106,13 @@ class OwnTransaction(OrderInDatabase):
         if response.status_code < FIRST_ERROR and self._entered:
             if told_broken(self._broken) or self._is_undone_success(response):
                 return self.visit.refuse(refusals.NOT_SAVED)
-            if self._has_raised(response):
-                return response
+            if not self._has_raised(response):
+                log.warning(
+                    "%r succeeded, although its commit_in() was rolled back: a repeat runs its "
+                    "view again",
+                    record.request,
+                )
+            return response
         return self._keep(record, response)
 
     def abandon(self) -> None:
@@ -135,12 +149,14 @@ class OwnTransaction(OrderInDatabase):
             )
 
     def _enter(self) -> None:
-        done = self.orders.running(self.order)._replace(state=RecordState.TOMBSTONE)
+        connection = connections[self._using]
+        watch_marks(connection)
+        self._running = self.orders.running(self.order)
         try:
             # the whole WAIT, not what is left of it: the view may have paid, and must not fail soon
             replaces, wait = self.decision.replaces, self.orders.settings.wait
             with typed_errors(self._using):
-                rows.insert(Sql(connections[self._using]), done, replaces=replaces, wait=wait)
+                rows.insert(Sql(connection), self._running, replaces=replaces, wait=wait)
         except DuplicateKeyError:
             raise self._stop(None) from None
         except BackendUnavailable as error:
@@ -149,7 +165,8 @@ class OwnTransaction(OrderInDatabase):
         self._sealed = self._response = None
 
     def _seal(self) -> bool:
-        """The last look before the COMMIT. Returns whether there will be one."""
+        """The last look before the COMMIT. Returns whether there will be one. If the record is
+        gone, the database has rolled back, and the view went on."""
         connection = connections[self._using]
         if is_rolled_back(connection):
             self._broken = is_broken(connection)
@@ -158,8 +175,8 @@ class OwnTransaction(OrderInDatabase):
             self.check_leases()
         except LeaseLost as error:
             raise self._stop(refusals.LEASE_LOST) from error
-        if self._sealed is not None:
-            rows.update(Sql(connection), self._sealed, UNANSWERED)
+        done = self._sealed or self._running._replace(state=RecordState.TOMBSTONE)
+        rows.update(Sql(connection), done)
         return True
 
     def _stop(self, refusal: Refusal | None) -> OrderStopped:
@@ -179,7 +196,7 @@ class OwnTransaction(OrderInDatabase):
         return response
 
     def _keep(self, record: Record, response: HttpResponseBase) -> HttpResponseBase:
-        """The view has answered without ``commit_in``, or after it was rolled back."""
+        """The view has answered without ``commit_in``, or refuses after it was rolled back."""
         if response.status_code // 100 == OK_CLASS:
             log.warning(
                 "%r succeeded without commit_in(): if it saved anything, its order was not part "

@@ -23,6 +23,7 @@ from lockkit.orders.order import MalformedOrderIdError, names_owner
 from lockkit.orders.record import SentFile, as_sent
 from lockkit.orders.visit import AnsweredError, sent_file
 from lockkit.web.name_fields import FORM_TYPES, MULTIPART, URL_ENCODED
+from lockkit.web.refusal import request_label
 from lockkit_django.leases.transactions import sparing_tests
 from lockkit_django.web.request import query_string, user_behind
 
@@ -290,8 +291,8 @@ def tell_of_new_session(request: HttpRequest, before: str | None) -> None:
     if GUEST in session:
         return  # the guest's secret stays in the session, and the orders of forms belong to that
     log.warning(
-        "%s %s was an order of the visitor's session, and its view has given the session another "
+        "%s was an order of the visitor's session, and its view has given the session another "
         "key, as login() does: a repeat of this order would be another one. Let the visitor log in "
         "before or after it, or let SCOPE name its owner",
-        *(request.method, request.path),
+        request_label(request),
     )

@@ -212,10 +212,10 @@ class SharedTransaction(OrderInDatabase):
         return response
 
     def _mark(self, rollback: bool) -> None:
-        """Replaces ``set_rollback`` of the connection. DRF calls that if a view raises, even an
+        """Replaces ``set_rollback``, see ``OrderBlock``. DRF calls that if a view raises, even an
         exempt one: DRF takes the order's transaction for that of ATOMIC_REQUESTS. There are two
         calls if a project's exception handler calls DRF's ``set_rollback``, then DRF's handler."""
-        caller = str(sys._getframe(1).f_globals.get("__name__"))
+        caller = str(sys._getframe(2).f_globals.get("__name__"))
         if not self._connection.needs_rollback:
             self._marked_by = caller
         elif not self._marked_by == caller == DRF:
@@ -242,14 +242,12 @@ class SharedTransaction(OrderInDatabase):
         using = self._using
         self._connection = connection = connections[using]
         block = OrderBlock(using, savepoint=True, durable=True)
+        block.mark = self._mark if connection.settings_dict["ATOMIC_REQUESTS"] else None
         try:
             block.__enter__()
         except (OperationalError, InterfaceError) as error:
             raise BackendUnavailable("the database of the order is not available") from error
         self._block, self.begun = block, True
-        vars(connection)["rollback_exc"] = None  # of an earlier transaction
-        if connection.settings_dict["ATOMIC_REQUESTS"]:
-            vars(connection)["set_rollback"] = self._mark
 
     def _leave_block(self) -> None:
         """COMMIT, or ROLLBACK if it is due. Raises what a hook of ``on_commit`` raises."""

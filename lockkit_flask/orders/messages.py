@@ -24,6 +24,11 @@ UNDONE = (
     "context, had changed since: both are in one transaction. Commit the changes of the view "
     "before it enters the app context; nothing was saved"
 )
+OTHER_OPTIONS = (
+    "in the view of an order, db.session has an engine with execution options of its own, as its "
+    "get_bind() may make one for each tenant. What it saves would not be part of the order: set "
+    "the options in SQLALCHEMY_ENGINE_OPTIONS, or keep this view out of PATHS; nothing was saved"
+)
 UNHEARD = "orders do not hear what your listener of do_execute executes: use before_cursor_execute"
 STOPPED = (
     "an order was given up: the database has ended its transaction, as after a deadlock or a "

@@ -2,8 +2,7 @@
 
 The order's record and everything that ``db.session`` commits while the view runs belong to one
 outer transaction on one connection. The session joins it by ``create_savepoint``: its commits end
-savepoints, its rollbacks undo what followed the last commit, and the one real COMMIT comes after
-the response is known.
+savepoints, its rollbacks undo what followed. The one COMMIT comes after the response is known.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from lockkit.model.errors import ConfigurationError, LeaseLost
 from lockkit.model.log import log
 from lockkit.orders import Forget, Keep, gate, refusals
 from lockkit.orders.failures import note, unsaved
-from lockkit.orders.record import refuses
+from lockkit.orders.record import RecordChangedError, refuses
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.orders import messages
 from lockkit_flask.orders.open_order import OpenOrder
@@ -80,6 +79,13 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
         self._after_commit = []
         self.active = self.begun = True
 
+    def serves(self, bind: sa.Engine | sa.Connection) -> bool:
+        """Whether a session of this bind joins. Raises ConfigurationError if its engine is that of
+        the order with other options."""
+        if bind is not self.engine and getattr(bind, "pool", None) is self.engine.pool:
+            raise ConfigurationError(messages.OTHER_OPTIONS)
+        return bind is self.engine
+
     def on_commit(self, function: Callable[[], object]) -> None:
         self._after_commit.append(function)
 
@@ -105,9 +111,8 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
     def capture(self, response: Response) -> None:
         """Note now whether the view sends an anonymous visitor elsewhere and has saved nothing.
 
-        An app's own check that asks for a login does so. This does not end the order: the same form
-        may be sent again after the login, and nothing was done that could be done twice. A view
-        that commits does end it: a function of the database may write, whatever its statement is.
+        An app's own check that asks for a login does so. This does not end the order: the form may
+        be sent again after the login. A view that commits does end it, whatever it has committed.
         """
         self.visit.capture(response)
         if response.status_code in REDIRECTS and self.visit.of_guest:
@@ -218,11 +223,12 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
             self._session_before = None
         except LeaseLost:
             return self.visit.refuse(refusals.LEASE_LOST)
-        except DBAPIError as error:
+        except (DBAPIError, RecordChangedError) as error:
             refusal = unsaved(error)
             if refusal is None:
                 raise
-            note(error)
+            if isinstance(error, DBAPIError):
+                note(error)
             return self.visit.refuse(refusal)
         self._discard()  # the pool may have one connection
         for function in self._after_commit if record or self.committed else ():
@@ -260,12 +266,8 @@ def _refuse_autocommit(connection: sa.Connection) -> None:
 
 
 def teach_to_join(db: SQLAlchemy) -> None:
-    """Have the sessions of this extension join an order's transaction. Once for each class of
-    them, and for all its apps.
-
-    This changes only the class that this ``db``'s session factory made for itself. So no other
-    session joins, and every session that the view gets from ``db`` does.
-    """
+    """Have the sessions of this extension, in all its apps, join an order's transaction. This
+    changes the class that its session factory has made for itself, so no other session joins."""
     session_class: Any = getattr(db.session.session_factory, "class_", None)
     if session_class is None:
         raise ConfigurationError(
@@ -279,7 +281,7 @@ def teach_to_join(db: SQLAlchemy) -> None:
     def get_bind(self: Session, *args: Any, **kwargs: Any) -> sa.Engine | sa.Connection:
         bind: sa.Engine | sa.Connection = choose(self, *args, **kwargs)
         order: Any = db_session.order_of_app()
-        if order is None or not order.active or bind is not order.engine:
+        if order is None or not order.active or not order.serves(bind):
             return bind
         self.join_transaction_mode = "create_savepoint"
         order.savepoints.join(self)

@@ -116,6 +116,34 @@ def swallows(request: HttpRequest) -> HttpResponse:
 
 
 @idempotent(atomic=False)
+def swallows_in_bulk(request: HttpRequest) -> HttpResponse:
+    """Django has an ``atomic`` without a savepoint around it."""
+    with request.order.commit_in(transaction.atomic(durable=True)):  # type: ignore[attr-defined]
+        number = sell("swallows")
+        with suppress(IntegrityError):
+            Sale.objects.bulk_create([Sale(pk=number, sku="twice")])
+    return text(number)
+
+
+@idempotent(atomic=False)
+def rolls_back(request: HttpRequest) -> HttpResponse:
+    with request.order.commit_in(transaction.atomic(durable=True)):  # type: ignore[attr-defined]
+        sell("rolls-back")
+        transaction.set_rollback(True)
+    return text(1)
+
+
+@idempotent(atomic=False)
+def catches(request: HttpRequest) -> HttpResponse:
+    with (
+        suppress(IntegrityError),
+        request.order.commit_in(transaction.atomic(durable=True)),  # type: ignore[attr-defined]
+    ):
+        Sale.objects.create(pk=sell("catches"), sku="twice")
+    return text(1)
+
+
+@idempotent(atomic=False)
 def without(request: HttpRequest) -> HttpResponse:
     """Refuses before it has anything to commit."""
     return HttpResponse("no", status=int(request.GET.get("status", "400")))
@@ -248,6 +276,9 @@ VIEWS: dict[str, Any] = {
     "not-durable": not_durable,
     "elsewhere": elsewhere,
     "swallows": swallows,
+    "swallows-in-bulk": swallows_in_bulk,
+    "rolls-back": rolls_back,
+    "catches": catches,
     "without": without,
     "dies-after-commit": dies_after_commit,
     "loses": loses,

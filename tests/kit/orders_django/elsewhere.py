@@ -167,6 +167,25 @@ def swallows_in_commit_in(request: Any) -> HttpResponse:
     return HttpResponse(f"sold {number}", status=int(request.GET.get("status", "201")))
 
 
+def _sell_around_a_rollback() -> int:
+    """By the database, as at the end of a deadlock: Django does not hear of it."""
+    sell("lost")
+    connections["orders"].connection.rollback()
+    return sell("after")
+
+
+@transaction.non_atomic_requests("orders")
+def goes_on(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(f"sold {_sell_around_a_rollback()}", status=201)
+
+
+@idempotent(atomic=False, using="orders")
+def goes_on_in_commit_in(request: Any) -> HttpResponse:
+    with request.order.commit_in(transaction.atomic("orders", durable=True)):
+        number = _sell_around_a_rollback()
+    return HttpResponse(f"sold {number}", status=201)
+
+
 @transaction.non_atomic_requests("orders")
 def refuses(request: HttpRequest) -> HttpResponse:
     """Saves what stays, such as a failed attempt, although it refuses."""
@@ -308,6 +327,8 @@ urlpatterns = [
     path("orders/of-tenant-until-refused", of_tenant_until_refused),
     path("orders/fenced", fenced),
     path("orders/swallows-in-request", swallows_in_request),
+    path("orders/goes-on", goes_on),
+    path("orders/goes-on-in-commit-in", goes_on_in_commit_in),
     path("orders/ends-it", ends_it),
     path("orders/ends-it-and-waits", ends_it_and_waits),
     path("orders/quick", quick),

@@ -26,6 +26,7 @@ KINDS = {
     "not-found": views.not_found,
     "caught": views.caught,
     "swallows": views.swallows_database_error,
+    "swallows-in-bulk": views.swallows_in_bulk,
     "durable": views.durable,
     "streaming": views.streaming,
     "large": views.large,

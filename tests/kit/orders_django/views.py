@@ -289,6 +289,14 @@ class CatchKeyErrors:
         return HttpResponse("caught", status=400) if isinstance(error, KeyError) else None
 
 
+def swallows_in_bulk(request: HttpRequest) -> HttpResponse:
+    """Django has an ``atomic`` without a savepoint around it."""
+    number = sell("swallows-in-bulk")
+    with suppress(IntegrityError):
+        Sale.objects.bulk_create([Sale(pk=number, sku="twice")])
+    return HttpResponse("swallowed", status=200)
+
+
 def swallows_database_error(request: HttpRequest) -> HttpResponse:
     sale = sell("swallows")
     try:

@@ -147,12 +147,13 @@ def test_an_exception_that_drf_handles_is_stored(kind: str, atomic: bool, alice:
     assert rows(kind) == 0  # as DRF itself does where ATOMIC_REQUESTS is on
 
 
+@pytest.mark.parametrize("kind", ["swallows", "swallows-in-bulk"])
 def test_a_database_error_that_the_view_swallows_is_not_a_stored_success(
-    alice: Client, caplog: pytest.LogCaptureFixture
+    alice: Client, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
-    buy(alice, "swallows")
+    assert buy(alice, kind).json()["code"] == "order-not-saved"
     assert "has caught an error of the database" in caplog.text
-    assert (rows("swallows"), OrderRecord.objects.count()) == (0, 0)
+    assert (rows(kind), OrderRecord.objects.count()) == (0, 0)
 
 
 def test_a_view_may_ask_whether_it_runs_as_an_order() -> None:

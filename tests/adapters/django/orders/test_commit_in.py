@@ -94,10 +94,23 @@ def test_a_wrong_use_is_an_error_and_saves_no_more(kind: str) -> None:
     assert not list(locks["default"].holders())
 
 
-def test_a_database_error_that_is_swallowed_is_not_a_success() -> None:
-    response = buy("swallows")
+@pytest.mark.parametrize("kind", ["swallows", "swallows-in-bulk"])
+def test_a_database_error_that_is_swallowed_is_not_a_success(kind: str) -> None:
+    response = buy(kind)
     assert (response.status_code, response.json()["code"]) == (503, "order-not-saved")
     assert state() == (0, [])
+
+
+@pytest.mark.parametrize("kind", ["rolls-back", "catches"])
+def test_a_success_after_the_block_was_rolled_back_is_not_kept(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The view wanted that. So the next try runs it again."""
+    with caplog.at_level(logging.WARNING, "lockkit"):
+        answers = [buy(kind) for _ in range(2)]
+    assert [(a.status_code, REPLAYED in a) for a in answers] == [(201, False)] * 2
+    assert state() == (0, [])
+    assert "commit_in() was rolled back" in caplog.text
 
 
 def test_a_refusal_before_the_block_is_stored() -> None:

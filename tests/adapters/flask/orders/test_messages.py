@@ -204,5 +204,5 @@ def test_a_view_that_ends_the_transaction_and_goes_on_saves_nothing(shop: Flask)
 
     shop.config["PROPAGATE_EXCEPTIONS"] = False
     add(shop, ends_it)
-    assert post(shop, "/order/ends_it").status_code == 500
+    assert post(shop, "/order/ends_it").status_code == 503
     assert names(shop) == []
