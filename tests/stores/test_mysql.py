@@ -408,11 +408,11 @@ class Shared(pymysql.connections.Connection):  # type: ignore[misc]  # has no ty
 @of_pymysql
 def test_new_connections_that_break_at_once_leave_nothing_unknown(locks: Locks, url: str) -> None:
     """Nothing has been asked of them, so the step goes on with another one."""
-    where, breaks = sa.make_url(url), [True, True]
+    where, breaks = sa.make_url(url), ["COMMIT AND", "SET SESSION innodb"]
 
     class Breaking(pymysql.connections.Connection):  # type: ignore[misc]  # has no types
         def query(self, sql: str, unbuffered: bool = False) -> int:
-            if sql.startswith("SET SESSION innodb") and breaks:
+            if breaks and sql.startswith(breaks[-1]):
                 breaks.pop()
                 self._sock.shutdown(socket.SHUT_RDWR)
             return int(super().query(sql, unbuffered))
@@ -424,8 +424,9 @@ def test_new_connections_that_break_at_once_leave_nothing_unknown(locks: Locks, 
         )  # fmt: skip
 
     client = locks(sa.create_engine("mysql+pymysql://", creator=connect))
-    assert client.lock("a").acquire().release()
+    assert list(client.holders()) == []
     assert not breaks
+    assert client.lock("a").acquire().release()
 
 
 @of_pymysql
@@ -444,6 +445,30 @@ def test_a_server_that_prepares_no_more_statements(
 def test_a_connection_that_cannot_write_every_name_is_refused(locks: Locks, url: str) -> None:
     with pytest.raises(lockkit.ConfigurationError, match=r"latin1.*\?charset=utf8mb4"):
         locks(made_with(url, charset="latin1")).lock("\u2603").acquire()
+
+
+@pytest.mark.parametrize("way", ["url", "engine"])
+def test_a_grant_is_committed_where_a_commit_begins_the_next_transaction(
+    way: str, locks: Locks, url: str
+) -> None:
+    chains = "SET completion_type = CHAIN"
+    if way == "url":
+        client = locks(f"{url}?init_command={chains}")
+    else:
+        client = locks(made_with(url, init_command=chains, autocommit=True))
+    with client.lock("a"):
+        assert locks().lock("a").try_acquire() is None
+
+
+def test_a_connection_that_commits_nothing_is_refused(locks: Locks, url: str) -> None:
+    engine = made_with(url)
+
+    @sa.event.listens_for(engine, "checkout")
+    def _turn_off(connection: Any, *_: object) -> None:
+        connection.cursor().execute("SET autocommit = 0")
+
+    with pytest.raises(lockkit.ConfigurationError, match="autocommit"):
+        locks(engine).lock("a").acquire()
 
 
 def test_a_missing_table_says_how_to_make_it(locks: Locks, engine: sa.Engine) -> None:

@@ -40,6 +40,10 @@ PREPARE = "SET SESSION innodb_lock_wait_timeout = 1"
 """A step that waits a second for a locked row is tried again. With 50 seconds, the default, it
 would count as hanging."""
 
+COMMIT: Final = "COMMIT AND NO CHAIN NO RELEASE"
+"""With ``completion_type = CHAIN``, the COMMIT or ROLLBACK of whoever has prepared a connection has
+begun a transaction. Nobody would commit what lockkit does in it, so it is ended."""
+
 
 class Vendor(ABC):
     """What a server's errors mean, and what a new connection to it needs."""
@@ -85,7 +89,7 @@ class Vendor(ABC):
                 f"the lock database cannot write {UNNAMED} in its encoding: {first_line(error)}"
             )
         if code is None or self.is_lost(code):
-            if statement.startswith(("SELECT", "SET")):  # it changes no row
+            if statement.startswith(("SELECT", "SET", COMMIT)):  # it changes no row
                 return Stale()
             return OutcomeUnknown(f"the connection to the lock database broke: {first_line(error)}")
         kind = StoreRefused if self.is_refusal(error) else BackendUnavailable
@@ -145,7 +149,13 @@ class MySQL(Vendor):
 
     def prepare(self, connection: DriverConnection) -> None:
         connection.execute(PREPARE, {})
-        charset = connection.driver.character_set_name()  # PyMySQL and mysqlclient have it
+        connection.execute(COMMIT, {})
+        if not connection.driver.get_autocommit():  # PyMySQL and mysqlclient have it
+            raise ConfigurationError(
+                "the connection to the lock database would not commit a lock: the application has "
+                "turned autocommit off, in a listener or receiver for new connections"
+            )
+        charset = connection.driver.character_set_name()  # both have it, too
         if charset != "utf8mb4":
             raise ConfigurationError(
                 f"the connection to the lock database has the character set {charset}, in which "

@@ -14,6 +14,7 @@ import pytest
 import pytest_django
 from database_settings import complete, environment, mariadb
 from django.db import connections
+from django.db.backends.signals import connection_created
 from django_pairs import Proxied, requests_of_pairs
 from interrupting import TimeLimit
 from orders_django import mysql
@@ -166,6 +167,25 @@ def test_a_request_s_transaction_is_left_alone(
         cursor.execute("ROLLBACK")
         cursor.execute("SELECT count(*) FROM stock")
         assert cursor.fetchone() == (0,)
+
+
+def test_a_grant_is_committed_where_a_commit_begins_the_next_transaction(
+    client: lockkit.LockClient, database: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A receiver of ``connection_created`` commits, before the first step."""
+    migrate(database)
+    chains = {**database["OPTIONS"], "init_command": "SET completion_type = CHAIN"}
+    monkeypatch.setitem(connections.settings["orders"], "OPTIONS", chains)
+
+    def commit(connection: Any, **_: object) -> None:
+        connection.commit()
+
+    connection_created.connect(commit)
+    try:
+        with client.lock("a"), lockkit.connect("django://orders") as other:
+            assert other.lock("a").try_acquire() is None
+    finally:
+        connection_created.disconnect(commit)
 
 
 def test_a_pair_is_two_statements(
