@@ -337,17 +337,22 @@ def test_a_mariadb_server_that_is_read_only_refuses(
         mariadb_server.execute("SET GLOBAL read_only = 0; DROP USER reader@'%'")
 
 
-def test_a_listener_of_the_engine_may_run_statements(postgres_url: str) -> None:
-    """What it sets counts for lockkit's connections as for the engine's own."""
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_listener_of_the_engine_may_run_statements(postgres_url: str, when: str) -> None:
+    """What it sets counts for lockkit's connections as for the engine's own: also if the listener
+    was added after the client, but before its first connection."""
     engine = engine_for(postgres_url)
     run(engine, "CREATE SCHEMA shop")
     engine.dispose()
 
-    @sa.event.listens_for(engine, "connect")
-    def _choose(connection: Any, _: object) -> None:
+    def choose(connection: Any, _: object) -> None:
         connection.cursor().execute("SET search_path TO shop")
 
+    if when == "before":
+        sa.event.listen(engine, "connect", choose)
     with lockkit.connect(client=engine) as client:
+        if when == "after":
+            sa.event.listen(engine, "connect", choose)
         client.store.create_table()
         with client.lock("a").acquire():
             assert run(engine, "SELECT name FROM shop.lockkit_lock") == [("a",)]

@@ -26,6 +26,7 @@ from lockkit.stores.sql.vendors import cannot_send, connected, vendor_of
 
 if TYPE_CHECKING:
     import sqlalchemy
+    from sqlalchemy.engine.interfaces import DBAPIConnection
 
 OPTIONS: Final = ("engine", "mode", "password", "timeout", "take_over_dead")
 REMEDY: Final = (
@@ -80,11 +81,7 @@ class EngineConnector(Connector):
 
         self._vendor = vendor_of(engine.dialect.name, engine.dialect.loaded_dbapi)
         self._failure = sqlalchemy.exc.SQLAlchemyError
-        pool = engine.pool.recreate()
-        # Commit what the user's listeners have run: SQLAlchemy's own listeners, which come next,
-        # would roll it back, or could not change to autocommit within a transaction.
-        sqlalchemy.event.listen(pool, "connect", lambda connection, _: connection.commit())
-        self.engine = sqlalchemy.create_engine(engine.url, pool=pool, isolation_level="AUTOCOMMIT")
+        self.engine = engine
 
     @property
     def dialect(self) -> Dialect:
@@ -98,8 +95,8 @@ class EngineConnector(Connector):
     def connect(self) -> Connection:
         module = self.engine.dialect.loaded_dbapi
         try:
-            made = self.engine.raw_connection()
-            made.detach()  # or closing it would give it back to a pool
+            made = self._pool().connect()
+            made.detach()  # or closing it would give it back to the pool
         except LockError:
             raise
         except UnicodeError:
@@ -108,6 +105,19 @@ class EngineConnector(Connector):
             raise_unless_of_connecting(error)
             raise self._vendor.no_connection(getattr(error, "orig", None) or error) from error
         return connected(made.dbapi_connection, module, self._vendor, REMEDY)
+
+    def _pool(self) -> sqlalchemy.Pool:
+        """A pool like the engine's, with the listeners that the engine's has by now."""
+        from sqlalchemy import event
+
+        pool = self.engine.pool.recreate()
+        event.listen(pool, "connect", self._commit_each)
+        return pool
+
+    def _commit_each(self, connection: DBAPIConnection, _: object) -> None:
+        """Commit what the listeners have run, and from now on each statement."""
+        connection.commit()
+        self.engine.dialect.set_isolation_level(connection, "AUTOCOMMIT")
 
 
 def _database_of(engine: sqlalchemy.Engine) -> str:
