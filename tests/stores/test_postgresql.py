@@ -132,7 +132,7 @@ def latin_url(postgres_server: PostgresServer) -> Iterator[str]:
 
 
 @by_both_drivers
-@pytest.mark.parametrize("option", ["", "?client_encoding=utf8"])  # the second is Django's
+@pytest.mark.parametrize("option", ["", "?client_encoding=latin1"])
 def test_a_name_that_the_database_cannot_write_is_refused(
     latin_url: str, scheme: str, option: str
 ) -> None:
@@ -143,6 +143,21 @@ def test_a_name_that_the_database_cannot_write_is_refused(
         assert caught.value.name == "stock:日本"
         with client.lock("stock:é"):
             assert [info.name for info in client.holders()] == ["stock:é"]
+
+
+@by_both_drivers
+def test_a_database_without_an_encoding(postgres_server: PostgresServer, scheme: str) -> None:
+    postgres_server.execute(
+        "CREATE DATABASE plain ENCODING 'SQL_ASCII' TEMPLATE template0 LOCALE 'C'"
+    )
+    url = postgres_server.url_of("plain")
+    try:
+        with lockkit.connect(url.replace("postgresql", scheme, 1)) as client:
+            client.store.create_table()
+            with client.lock("stock:日本"):
+                assert [info.name for info in client.holders()] == ["stock:日本"]
+    finally:
+        postgres_server.drop_database(url)
 
 
 def test_a_statement_that_serialisation_refuses_is_tried_again(

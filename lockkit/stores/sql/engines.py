@@ -33,10 +33,11 @@ ALSO: Final = {"postgresql": ", and 'psycopg[binary]' if libpq is not installed"
 """What the extra does not install, as a part of an error text."""
 
 QUERY: Final = {
-    "postgresql": {"connect_timeout": SECONDS},
+    "postgresql": {"connect_timeout": SECONDS, "client_encoding": "utf8"},
     "mysql": {"connect_timeout": SECONDS, "charset": "utf8mb4"},
 }
-"""Added to a URL that does not say otherwise."""
+"""Added to a URL that does not say otherwise. Every name can be sent in utf8. Without it,
+SQLAlchemy cannot read what psycopg 3 brings from a database without an encoding (SQL_ASCII)."""
 
 PATIENCE: Final = {"read_timeout": SECONDS, "write_timeout": SECONDS}
 """For the drivers of MySQL. ``guard`` ends steps that hang, but it knows no socket before the
