@@ -16,6 +16,7 @@ from lock_tables import engine_for, make_table
 import lockkit
 from lockkit.model.errors import StoreRefused
 from lockkit.stores.sql import create_table, guard
+from lockkit.stores.sql.connector import Connection
 from lockkit.testing.conformance.base import eventually
 from lockkit.testing.servers import PostgresServer
 
@@ -226,6 +227,19 @@ def test_statements_that_were_prepared_in_vain(
         with client.lock("a"):
             assert locks().lock("a").try_acquire() is None
     assert not client.store._steps.use(lambda c: c._prepared)
+
+
+@by_both_drivers
+def test_a_connection_in_a_transaction_that_has_failed_is_not_used_again(locks: Locks) -> None:
+    client: Any = locks(options={"timeout": 0.5})
+
+    def fail(connection: Connection) -> None:
+        connection.execute("BEGIN", {})
+        with pytest.raises(lockkit.BackendUnavailable):
+            connection.execute("SELECT 1 / 0", {})
+
+    client.store._steps.use(fail)
+    assert client.lock("a").acquire().release()
 
 
 def test_a_statement_by_whose_name_there_is_another_one(locks: Locks) -> None:

@@ -32,6 +32,10 @@ know."""
 CANCELLED = "57014"
 """PostgreSQL's code for a cancelled statement. The connection goes on."""
 
+FAILED = "25P02"
+"""PostgreSQL's code for a statement in a transaction that has failed. The connection stays in it,
+so it is not used again."""
+
 LOST_CLASSES = ("08", "57")
 """How PostgreSQL's codes begin for a broken connection, and for a server that shuts down or has
 lost a process."""
@@ -81,7 +85,7 @@ class Vendor(ABC):
         """The error to raise for a driver's error. ``remedy`` says how to make the table."""
         code = self.code(error)
         if code in self.missed:
-            return Missed()
+            return Stale() if code == FAILED else Missed()
         if code == self.missing_table:
             return MissingTable(f"the lock database has no table lockkit_lock: {remedy}")
         if code in self.unwritable or isinstance(error, UnicodeEncodeError):
@@ -108,7 +112,7 @@ class Vendor(ABC):
 
 class PostgreSQL(Vendor):
     name = "postgresql"
-    missed = frozenset({"23505", "25P02", "40001", "40P01", "42710", "42P07", "55P03"})
+    missed = frozenset({"23505", FAILED, "40001", "40P01", "42710", "42P07", "55P03"})
     """unique violation, failed transaction, serialization failure, deadlock, a table that somebody
     else has just made (two codes), lock not available"""
 
