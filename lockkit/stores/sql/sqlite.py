@@ -94,7 +94,8 @@ class SQLiteConnector(Connector):
     """Connections of the sqlite3 module to one file, which is made when it is needed.
 
     A file that was deleted or replaced is noticed at the next step: SQLite itself would go on
-    with the deleted one, beside processes that have the new one.
+    with the deleted one, beside processes that have the new one. Until that step, others cannot
+    open the new one if the ``-wal`` and ``-shm`` of the deleted one are still there.
     """
 
     def __init__(self, path: Path, beside: Path | None = None) -> None:
