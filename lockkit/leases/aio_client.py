@@ -62,9 +62,8 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
     _awaits = True
 
     def __init__(self, store: Store, settings: AliasSettings, *, is_shared: bool = False) -> None:
-        """``is_shared``: a blocking client uses the same store, so this one does not close it."""
+        """``is_shared``: this is beside a blocking client, and leaves open what both use."""
         super().__init__(store, settings)
-        self._is_shared = is_shared
         self._wire = store.async_wire(is_shared=is_shared)
         self._watchdog = AsyncWatchdog(self._queue, self._wire, partial(load_store, settings))
         tell_doubts(self._wire, self._watchdog.doubt)
@@ -73,8 +72,7 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
     @classmethod
     def beside(cls, blocking: LockClient) -> Self:
         """A client of the same store, with the same settings."""
-        store = blocking.store.for_asyncio()
-        return cls(store, blocking.settings, is_shared=store is blocking.store)
+        return cls(blocking.store.for_asyncio(), blocking.settings, is_shared=True)
 
     def _forget_loop(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -178,10 +176,10 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
         """Close the connections. The client stays usable, and reconnects on demand.
 
         Leases that are still held are not renewed or released: they expire. In a store whose leases
-        end with their connection, they end at once, unless a blocking client uses the same store.
-        This waits, 3 s at most, until claims of cancelled acquires are given back.
+        end with their connection, they end at once. This waits, 3 s at most, until claims of
+        cancelled acquires are given back.
         """
-        if isinstance(self.store, Sessioned) and not self._is_shared:
+        if isinstance(self.store, Sessioned):
             self._watchdog.give_up()
         try:
             await self._watchdog.stop()

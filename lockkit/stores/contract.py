@@ -52,7 +52,8 @@ class Store(ABC):
 
     def for_asyncio(self) -> Store:
         """The store for asyncio clients. Default: this one, so that blocking and asyncio clients
-        share what it keeps in this process."""
+        share what it keeps in this process. A Sessioned store makes another one: a client that is
+        closed must not end the leases of the other."""
         return self
 
     @abstractmethod
@@ -63,7 +64,7 @@ class Store(ABC):
     def async_wire(self, *, is_shared: bool = False) -> AsyncWire:
         """Make the wire for the tasks of one event loop; no I/O.
 
-        ``is_shared``: a blocking client uses this store as well, so the wire never closes it."""
+        ``is_shared``: it is for a client beside a blocking one, so it leaves open what both use."""
 
     @abstractmethod
     def acquire(self, request: Request) -> Step[Grant | Busy | Gone]:

@@ -38,6 +38,7 @@ from steps import rest_of
 
 import lockkit
 from lockkit import aio
+from lockkit.aio import AsyncLockClient
 from lockkit.model.clock import now
 from lockkit.model.errors import (
     AcquireTimeout,
@@ -490,6 +491,46 @@ def test_clients_of_one_url_close_only_what_is_theirs(connect: Connect) -> None:
         assert not closed.release()
         lease.extend()
         assert others.lock("b", timeout=SOON).acquire().release()
+
+
+def test_a_blocking_client_and_the_one_beside_it_close_only_what_is_theirs(
+    connect: Connect, server: SessionServer
+) -> None:
+    """As ``locks`` and ``alocks`` are."""
+    locks = connect()
+
+    async def scene() -> None:
+        alocks = AsyncLockClient.beside(locks)
+        lease, closed = await alocks.lock("a").acquire(), locks.lock("b").acquire()
+        locks.close()
+        assert closed.lost
+        assert not closed.release()
+        await lease.extend()
+        with locks.lock("b", timeout=SOON).acquire() as own:
+            await alocks.close()
+            assert lease.lost
+            assert not await lease.release()
+            own.extend()
+        assert locks.lock("a", timeout=SOON).acquire().release()
+
+    asyncio.run(scene())
+
+
+def test_a_loop_that_ends_leaves_idle_connections_to_the_blocking_client(
+    connect: Connect, server: SessionServer
+) -> None:
+    """Otherwise each async view of a WSGI server would connect anew."""
+    locks = connect()
+
+    async def scene() -> None:
+        alocks = AsyncLockClient.beside(locks)
+        await (await alocks.lock("a").acquire()).release()
+        await alocks.close()
+
+    asyncio.run(scene())
+    assert server.sessions() == 1
+    locks.close()
+    eventually(lambda: server.sessions() == 0)
 
 
 def test_a_pair_is_two_requests(connect: Connect, server: SessionServer) -> None:

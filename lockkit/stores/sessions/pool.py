@@ -165,6 +165,10 @@ class Sessions:
             idle, self._idle = self._idle, []
         for session in idle:
             session.end()
+        self.end_claims(owner)
+
+    def end_claims(self, owner: object) -> None:
+        """End the sessions of this owner's claims, and so the claims."""
         for route, session in list(self._pinned.items()):
             if session.owner is not None and session.owner() in {owner, None}:
                 with self._mutex:

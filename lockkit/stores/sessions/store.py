@@ -26,6 +26,8 @@ from lockkit.stores.sessions.wire import AsyncSessionWire, SessionWire
 from lockkit.stores.sessions.work import together
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from lockkit.stores.sessions.pool import Route
 
 R = TypeVar("R")
@@ -37,12 +39,19 @@ PATIENCE = 1 / 6
 class SessionStore(Attempts, Sessioned):
     """The steps, the same for every server and mode."""
 
+    def for_asyncio(self) -> Self:
+        """Another store over the same sessions, because each client ends those of its own claims
+        only: the other client's leases would go on as if they were held."""
+        return type(self)(self._sessions, self._prefix)
+
     def wire(self) -> SessionWire:
         return SessionWire(partial(self._sessions.close, self))
 
     def async_wire(self, *, is_shared: bool = False) -> AsyncSessionWire:
-        close = (lambda: None) if is_shared else partial(self._sessions.close, self)
-        return AsyncSessionWire(close)
+        """If ``is_shared``, it leaves the idle sessions to the blocking client. A client of a loop
+        that ends soon would close them for all."""
+        close = self._sessions.end_claims if is_shared else self._sessions.close
+        return AsyncSessionWire(partial(close, self))
 
     def create_table(self) -> None:
         if sql := self._sql.before_create + self.ddl():

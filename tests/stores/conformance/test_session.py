@@ -49,6 +49,9 @@ class SessionStore(Sessioned, ProcessLocal):
     def from_settings(cls, settings: AliasSettings) -> SessionStore:
         return cls()
 
+    def for_asyncio(self) -> SessionStore:
+        return type(self)()
+
     def wire(self) -> CallWire:
         return CallWire(self.close)
 
