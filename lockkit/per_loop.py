@@ -31,7 +31,7 @@ class PerLoop(Generic[C]):
         process.in_each_process(self._renew_mutex)
 
     def _renew_mutex(self) -> None:
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # a signal handler may ask while its thread has it
 
     def __getitem__(self, key: str) -> C:
         """Raises RuntimeError if no event loop is running, and everything that ``make`` raises."""
@@ -40,14 +40,15 @@ class PerLoop(Generic[C]):
             clients = self._loops.get(loop) or self._begin(loop)
         if key not in clients:
             client = self._make(key)
-            clients[key] = client, self._closed_with_its_loop(client, key)
+            made = client, self._closed_with_its_loop(client, key)
+            clients.setdefault(key, made)  # a signal handler may be first
         return clients[key][0]
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> _Clients[C]:
         """Begin with a loop, and forget the closed ones, which their clients would keep alive."""
         for other in list(self._loops):
             if other.is_closed():
-                del self._loops[other]
+                self._loops.pop(other, None)  # a signal handler may have forgotten it
         return self._loops.setdefault(loop, {})
 
     def clear(self) -> None:

@@ -15,7 +15,7 @@ class WaitingRoom:
         process.in_each_process(self._empty)
 
     def _empty(self) -> None:
-        self.mutex = threading.Lock()
+        self.mutex = threading.RLock()  # a signal handler may enter while its thread has it
         self.taken: set[weakref.ref[Place]] = set()
 
     def place(self, limit: int | None) -> Place:

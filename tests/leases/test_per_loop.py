@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import subprocess
 import sys
 import weakref
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from forking import in_child
 from garbage import collected
+from interrupting import Interrupting
 
 from lockkit import aio
 from lockkit.aio import AsyncLockClient
@@ -210,3 +212,24 @@ async def test_one_that_was_forgotten_by_others_is_closed_by_its_loop() -> None:
     assert clients["default"] is not first
     async with clients["default"].lock("stock:42"):
         pass
+
+
+def test_a_signal_handler_gets_the_client_that_is_being_made() -> None:
+    """It runs in the thread of the loop, wherever that is."""
+    clients: PerLoop[AsyncLockClient] = PerLoop(lambda _: aio.connect("memory://per-loop"))
+    loops = []  # those that have ended are forgotten meanwhile
+
+    async def scene(at: int) -> str:
+        loops.append(asyncio.get_running_loop())
+        found = []
+
+        def handler() -> None:
+            found.append(clients["default"])
+
+        with Interrupting(at, "per_loop.py", handler) as interrupting:
+            found.append(clients["default"])
+        assert {*found} == {clients["default"]}
+        return interrupting.where
+
+    places = [*itertools.takewhile(bool, (asyncio.run(scene(at)) for at in itertools.count(1)))]
+    assert any("_begin" in place for place in places)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
+from interrupting import Interrupting
 
 import lockkit
 from lockkit.aio import connect as connect_async
@@ -129,6 +131,20 @@ def test_a_place_that_nobody_has_any_more_is_free() -> None:
     assert place.__enter__()
     assert not has_room_for_one(room)
     del place
+    assert has_room_for_one(room)
+
+
+def test_a_signal_handler_may_take_a_place_while_one_is_taken() -> None:
+    """It runs in the thread that takes one, wherever that is."""
+    room = WaitingRoom()
+
+    def take(at: int) -> str:
+        with Interrupting(at, "waiting_room.py", lambda: has_room_for_one(room)) as interrupting:
+            assert has_room_for_one(room)
+        return interrupting.where
+
+    places = [*itertools.takewhile(bool, map(take, itertools.count(1)))]
+    assert any("__enter__" in place for place in places)
     assert has_room_for_one(room)
 
 
