@@ -34,11 +34,13 @@ _per_loop: dict[str, PerLoop[AsyncLockClient]] = {}
 
 
 def _new_per_loop() -> PerLoop[AsyncLockClient]:
-    """Imports asyncio only here: blocking programs do not need it."""
-    from lockkit.leases import aio_client
+    """Clients of the same stores as the blocking ones, because each client of plain ``memory://``
+    would have one of its own. Imports asyncio only here: blocking programs do not need it."""
+    from lockkit.leases.aio_client import AsyncLockClient
     from lockkit.per_loop import PerLoop
 
-    return _per_loop.setdefault("", PerLoop(aio_client.connect))  # another thread may be first
+    made = PerLoop(lambda url: AsyncLockClient.beside(_clients[url]))
+    return _per_loop.setdefault("", made)  # another thread may be first
 
 
 locked = locked_with(

@@ -69,6 +69,31 @@ def test_each_loop_has_a_client_that_ends_with_it(locks: LockClient) -> None:
     assert [asyncio.run(nightly()) for _ in range(3)] == [1, 1, 1]
 
 
+def test_in_memory_functions_and_coroutines_of_all_loops_exclude_one_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LOCKKIT_URL", "memory://")
+
+    @lockkit.locked("job", timeout=0, when_held="skip")
+    async def inner() -> str:
+        return "done"
+
+    @lockkit.locked("job", timeout=0)
+    def function() -> str | None:
+        return asyncio.run(inner())
+
+    @lockkit.locked("job", timeout=0)
+    async def coroutine() -> str | None:
+        return await asyncio.to_thread(function_in_another_loop)
+
+    def function_in_another_loop() -> str | None:
+        return asyncio.run(inner())
+
+    assert function() is None
+    assert asyncio.run(coroutine()) is None
+    assert asyncio.run(inner()) == "done"
+
+
 def test_a_method_a_default_and_keywords(locks: LockClient) -> None:
     class Reports:
         @lockkit.locked("{kind}:{day}:{note}")
