@@ -160,7 +160,7 @@ class Kinds(BaseClient[AnyLease], Generic[L, AnyLease]):
         if kind == "reentrant":
             if owner and not isinstance(self.store, Reentrant):
                 raise self._cannot(
-                    Reentrant, "locks are reentrant within a process only, and take no owner"
+                    Reentrant, "locks are reentrant within a client only, and take no owner"
                 )
             return Usage(Kind.REENTRANT, owner=owner, fair=fair)
         if not isinstance(self.store, Shared):

@@ -171,7 +171,7 @@ class BaseLock(Generic[AnyLease]):
         return lease
 
     def _entering_again(self) -> Step[AnyLease | None]:
-        """One more lease on the claim that this owner holds in this process; None: it holds none.
+        """One more lease on the claim that this owner holds in this client; None: it holds none.
         Most often, no request is sent."""
         client = self._client
         lease = client._entries.enter(self._key(), self._again)

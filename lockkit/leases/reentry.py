@@ -1,4 +1,4 @@
-"""Reentrant locks: claims that their owner enters again in this process without a request."""
+"""Reentrant locks: claims that their owner enters again in this client without a request."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ class Shared(Store):
 
 
 class Reentrant(Store):
-    """An owner may enter again from any process. Without this trait: only within one process."""
+    """An owner may enter again from any process. Without this trait: only within one client."""
 
 
 class Buried(Store):
