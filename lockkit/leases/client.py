@@ -295,5 +295,5 @@ class Clients(Generic[C]):
         if client is None:
             with self._mutex:
                 client = self._clients.get(key) or self._make(key)
-                self._clients[key] = client
+                client = self._clients.setdefault(key, client)  # a signal handler may be first
         return client

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import pickle
 import subprocess
 import sys
@@ -14,11 +15,13 @@ from contextlib import contextmanager
 
 import pytest
 from garbage import collected
+from interrupting import Interrupting
 from steps import Steps
 
 import lockkit
 from lockkit import aio
 from lockkit.engine import state
+from lockkit.leases.client import Clients
 from lockkit.model import errors
 from lockkit.model.settings import settings_from_url
 from lockkit.model.types import Grant, Mode, Owner, Request
@@ -292,6 +295,25 @@ def test_clients_of_one_named_memory_share_it() -> None:
 def _free(locks: lockkit.LockClient) -> bool:
     lease = locks.lock("a").try_acquire()
     return lease is not None and lease.release()
+
+
+def test_a_signal_handler_gets_the_client_that_is_being_made() -> None:
+    """It runs in the thread that asks. Two clients of plain memory would not exclude each other."""
+
+    def ask(at: int) -> str:
+        clients = Clients(lambda _: lockkit.connect("memory://"))
+        found = []
+
+        def handler() -> None:
+            found.append(clients["default"])
+
+        with Interrupting(at, "leases/client.py", handler) as interrupting:
+            found.append(clients["default"])
+        assert {*found} == {clients["default"]}
+        return interrupting.where
+
+    places = [*itertools.takewhile(bool, map(ask, itertools.count(1)))]
+    assert any("__getitem__" in place for place in places)
 
 
 async def test_the_asyncio_client_shares_a_named_memory() -> None:
