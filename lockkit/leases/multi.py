@@ -215,7 +215,9 @@ class _MultiLock(Generic[Several]):
                 left = wait and max(start + wait - now(), LEAST)
                 lease = yield from lock._acquiring(left)
                 leases.append(lease)
-            return made(self._client, leases)
+            several = made(self._client, leases)
+            several.check()  # one may have ended while a later one was waited for
+            return several
         except GeneratorExit:  # nothing can be awaited any more: what it has is not renewed
             raise
         except BaseException as error:  # also if interrupted: all or none
@@ -241,8 +243,9 @@ class MultiLock(ThreadLock[MultiLease], _MultiLock[MultiLease]):
     _locks: Sequence[Lock]
 
     def acquire(self, timeout: float | None | Unset = UNSET) -> MultiLease:
-        """Wait for all names, for ``timeout`` seconds in all. Raises as ``Lock.acquire`` does: then
-        none of them is held, and the error has the name that was not granted."""
+        """Wait for all names, for ``timeout`` seconds in all. Raises as ``Lock.acquire`` does, and
+        LeaseLost if one is lost while this waits for another: then none of them is held, and the
+        error has the name that was not granted, or was lost."""
         return self._client.perform(self._acquiring(timeout, MultiLease))
 
 

@@ -187,7 +187,8 @@ class ViewLock(Generic[OnBusy]):
         """Wait for the lease and return it: an async lease if the client is async. With a blocking
         client this never suspends.
 
-        Raises AcquireTimeout, TooManyWaiters (at once) or a BackendError.
+        Raises AcquireTimeout, TooManyWaiters (at once) or a BackendError; LeaseLost if one of
+        several names is lost while it waits for another.
         """
         timeout = settings.timeout if self.timeout is UNSET else self.timeout
         lock = self._lock(client, names, timeout, label)

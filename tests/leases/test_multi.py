@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -29,8 +30,8 @@ from lockkit.model.errors import (
     OutcomeUnknown,
 )
 from lockkit.model.types import Release, Request
-from lockkit.testing.blocking import AnyClient, AnyMultiLock, BlockingClient, connect
-from lockkit.testing.conformance.base import at_least_once, eventually, queued, waiters
+from lockkit.testing.blocking import AnyClient, AnyMultiLock, Api, BlockingClient, connect
+from lockkit.testing.conformance.base import SOON, at_least_once, eventually, queued, waiters
 
 NAMES = ("stock:b", "stock:a", "stock:é", "stock:a")
 ORDER = ("stock:a", "stock:b", "stock:é")
@@ -40,12 +41,25 @@ URL = "memory://several"
 ALL = 0.2
 """Seconds for all names together."""
 
+SHORT = 0.3
+"""A TTL. A lease that is lost is told of it within this time."""
+
 
 @pytest.fixture(params=["sync", "async"])
-def both(request: pytest.FixtureRequest) -> Iterator[AnyClient]:
+def api(request: pytest.FixtureRequest) -> Api:
+    api: Api = request.param
+    return api
+
+
+@pytest.fixture
+def both(api: Api) -> Iterator[AnyClient]:
     """A client of each API."""
-    client = connect(request.param, URL, ttl=60, acquire_timeout=30)
+    client = connect(api, URL, ttl=60, acquire_timeout=30)
     yield client
+    stop(client)
+
+
+def stop(client: AnyClient) -> None:
     client.stop() if isinstance(client, BlockingClient) else client.close()
 
 
@@ -58,6 +72,12 @@ def locks() -> Iterator[LockClient]:
 
 def held(locks: AnyClient) -> list[str]:
     return sorted(info.name for info in locks.holders())
+
+
+def broken(locks: AnyClient, name: str) -> bool:
+    """Whether an operator has released the lease on this name."""
+    info = locks.inspect(name)
+    return info is not None and locks.break_(name, fence=info.fence)
 
 
 def test_each_once_in_the_order_of_their_bytes(both: AnyClient) -> None:
@@ -102,6 +122,27 @@ def refused(lock: AnyMultiLock) -> AcquireTimeout:
     with pytest.raises(AcquireTimeout) as late:
         lock.acquire()
     return late.value
+
+
+@pytest.mark.parametrize("by", ["an operator", "MAX_HOLD"])
+def test_one_that_is_lost_while_the_next_is_waited_for_leaves_none(
+    api: Api, locks: LockClient, by: str
+) -> None:
+    told = threading.Event()
+    client = connect(api, URL, ttl=SHORT, max_hold=60 if by == "an operator" else 0)
+    both = client.multi("a", "b", timeout=60, on_lost=lambda _: told.set())
+    with ThreadPoolExecutor(1) as threads:
+        with locks.lock("b"):
+            waiting = threads.submit(both.acquire)
+            queued(locks, "b", 1)
+            assert by == "MAX_HOLD" or broken(locks, "a")
+            assert told.wait(SOON)
+            third = locks.lock("a").acquire()
+        with pytest.raises(LeaseLost, match=f"'a' is lost: .*{by}"):
+            waiting.result()
+    assert held(locks) == ["a"]
+    assert third.release()
+    stop(client)
 
 
 def test_what_the_body_has_released_was_not_lost(both: AnyClient) -> None:

@@ -11,6 +11,9 @@ from django.test import Client, override_settings
 from django.urls import path
 from django_project.shop.models import Sale
 
+from lockkit.leases.lease import BaseLease
+from lockkit.leases.lock import BaseLock
+from lockkit.model.types import Granted
 from lockkit_django import lock_view, locks
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -50,6 +53,21 @@ def urls() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def lost_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When stock:2 is granted, the lease on stock:1 is lost."""
+    leased, taken = BaseLock._leased, list[BaseLease]()
+
+    def lease_of(lock: BaseLock[Any], granted: Granted) -> BaseLease:
+        taken.append(leased(lock, granted))
+        if lock.name == "stock:2":
+            locks["default"].break_("stock:1", fence=taken[0].fencing_token)
+            taken[0]._hold.lose()
+        return taken[-1]
+
+    monkeypatch.setattr(BaseLock, "_leased", lease_of)
+
+
 def held(name: str) -> bool:
     return locks["default"].inspect(name) is not None
 
@@ -79,5 +97,14 @@ class TestSeveralNames:
 
     def test_one_that_is_lost_rolls_all_back(self, atomic_requests: None) -> None:
         assert Client().post("/move/1/2?lose=1").status_code == 503
+        assert not Sale.objects.exists()
+        assert not any(map(held, BOTH))
+
+    @pytest.mark.usefixtures("lost_meanwhile")
+    @pytest.mark.parametrize("url", ["/move/2/1", "/amove/1/2"])
+    def test_one_that_is_lost_before_all_are_held_leaves_none(self, url: str) -> None:
+        """The view does not run."""
+        refused = Client().post(url, headers={"Accept": "application/json"})
+        assert (refused.status_code, refused.json()["code"]) == (503, "lock-lease-lost")
         assert not Sale.objects.exists()
         assert not any(map(held, BOTH))

@@ -226,6 +226,23 @@ def test_of_several_it_keeps_all_or_none(using: str) -> None:
     assert is_free("a")
 
 
+@pytest.mark.parametrize("using", ["sqlite"], indirect=True)
+def test_one_that_it_keeps_and_loses_before_it_has_all_leaves_it_no_other(using: str) -> None:
+    several = locks["default"].multi("a", "b", "c", until="commit", timeout=0)
+
+    @transaction.atomic(using)
+    def lose_it() -> None:
+        kept = sell(using, "a")
+        SpyBackend.observers.append(lambda *told: told == ("grant", "c") and kept._hold.lose())
+        with pytest.raises(LeaseLost, match="'a' is lost"):
+            several.acquire()
+        assert (is_free("b"), is_free("c")) == (True, True)
+
+    with pytest.raises(LeaseLost, match="'a' is lost"):
+        lose_it()
+    assert not Sale.objects.using(using).exists()
+
+
 @pytest.mark.parametrize("using", ["postgresql"], indirect=True)
 def test_of_several_transactions_the_last_one_releases_it(using: str) -> None:
     later = connections["default"]

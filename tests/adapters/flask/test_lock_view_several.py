@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from flask import Flask
 
+from lockkit.leases.lease import BaseLease
+from lockkit.leases.lock import BaseLock
+from lockkit.model.types import Granted
 from lockkit_flask import current_lease, lock_view, locks
 
 if TYPE_CHECKING:
@@ -50,3 +53,23 @@ class TestSeveralNames:
 
     def test_the_same_name_twice_is_locked_once(self, app: Flask) -> None:
         assert sorted(app.test_client().post("/move/1/1").json) == ["moves", "stock:1"]
+
+    def test_one_that_is_lost_before_all_are_held_leaves_none(
+        self, app: Flask, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The view does not run: it would have an answer of its own."""
+        leased, taken = BaseLock._leased, list[BaseLease]()
+
+        def lease_of(lock: BaseLock[Any], granted: Granted) -> BaseLease:
+            taken.append(leased(lock, granted))
+            if lock.name == "stock:2":
+                locks["default"].break_("stock:1", fence=taken[-2].fencing_token)
+                taken[-2]._hold.lose()
+            return taken[-1]
+
+        with monkeypatch.context() as patched:
+            patched.setattr(BaseLock, "_leased", lease_of)
+            refused = app.test_client().post("/move/1/2")
+        assert refused.status_code == 503
+        assert refused.json["code"] == "lock-lease-lost"
+        assert not any(held(app, name) for name in ("moves", "stock:1", "stock:2"))
