@@ -1,22 +1,17 @@
-"""``with``: how locks and leases begin and end such a statement, and how they notice one that has
-ended without ``__exit__``.
+"""``with`` and ``ExitStack``: how locks and leases begin and end such a block.
 
-An interrupt may come between the last line of the body and the first line of ``__exit__``. Then
-nothing releases the lease. But CPython looks up ``__exit__`` before it calls ``__enter__``, and
-keeps the object that it has found until the statement ends. Here each lookup makes a new object. It
-keeps the lease for ``__exit__``, and a weak reference to it shows whether the statement has ended.
+See ``statements`` for where the lease is kept meanwhile, and how a block is noticed that has ended
+without ``__exit__``.
 """
 
 from __future__ import annotations
 
 import threading
-import weakref
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
 from lockkit.engine.effects import Step
 from lockkit.engine.holding import UNTOLD
+from lockkit.leases.statements import Block, begun, entering, leaving
 from lockkit.model.errors import AcquireTimeout, TooManySessions
 from lockkit.model.log import log
 from lockkit.model.types import UNSET, Unset
@@ -50,41 +45,6 @@ class _ByTask(_Entered, Protocol):
 L = TypeVar("L", bound=_Entered)
 T = TypeVar("T", bound=_ByThread)
 A = TypeVar("A", bound=_ByTask)
-F = TypeVar("F", bound=Callable[..., Any])
-
-Block = weakref.ref[partial[Any]]
-"""Refers to the object that a ``with`` statement keeps: dead when the statement has ended."""
-
-_looked_up: dict[int, Block] = {}
-"""That object by thread, from the lookup of ``__exit__`` to ``__enter__``. Not in a
-``threading.local``, which would take half a kilobyte of each thread for good."""
-
-
-def leaving(function: F) -> F:
-    """Decorates an ``__exit__`` or ``__aexit__`` whose ``__enter__`` calls ``begun``."""
-    return cast("F", _Leaving(function))
-
-
-class _Leaving:
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-        self.__doc__ = function.__doc__
-
-    def __get__(self, manager: object, kind: type) -> Callable[..., Any]:
-        if manager is None:
-            return self._function
-        found = partial(self._function, manager)
-        _looked_up[threading.get_ident()] = weakref.ref(found)
-        return found
-
-
-def begun(manager: object) -> Block | None:
-    """The ``with`` statement that calls ``__enter__``, which must call this first of all. None:
-    ``__enter__`` has another caller, such as an ExitStack."""
-    block = _looked_up.pop(threading.get_ident(), None)
-    found = None if block is None else block()
-    return block if found is not None and found.args[0] is manager else None
-
 
 if TYPE_CHECKING:
     _ThreadLease = _ByThread
@@ -113,8 +73,9 @@ class ThreadLock(Generic[T]):
         except AcquireTimeout:
             return None
 
-    def __enter__(self) -> T:
-        block = begun(self)
+    @entering
+    def __enter__(self, *, by_class: bool = False) -> T:
+        block = begun(self, by_class=by_class)
         lease = self.acquire()
         try:
             return _enter(self._entered, threading.get_ident(), lease, block)
@@ -151,8 +112,9 @@ class TaskLock(Generic[A]):
         except AcquireTimeout:
             return None
 
-    async def __aenter__(self) -> A:
-        block = begun(self)
+    @entering
+    async def __aenter__(self, *, by_class: bool = False) -> A:
+        block = begun(self, by_class=by_class)
         lease = await self.acquire()
         try:
             return _enter(self._entered, _task(), lease, block)
@@ -279,9 +241,9 @@ def _unenter(entered: dict[int, list[L]], who: int, lease: L) -> None:
 
 
 def _leave(entered: dict[int, list[L]], who: int) -> L:
-    """The lease that this thread or task has entered last without a ``with`` statement, as an
-    ExitStack does. If it has entered none, that of the only thread or task that has: two threads of
-    a pool may run the two halves of a generator. Raises RuntimeError if there is not just one.
+    """The lease that this thread or task has entered last by a call of ``__enter__``. If it has
+    entered none, that of the only thread or task that has: two threads of a pool may make the two
+    calls. Raises RuntimeError if there is not just one.
     """
     if who not in entered:
         if len(entered) != 1:

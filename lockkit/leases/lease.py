@@ -23,11 +23,11 @@ from lockkit.stores.contract import Fenced
 
 if TYPE_CHECKING:
     from lockkit.leases.aio_client import AsyncLease
-    from lockkit.leases.blocks import Block
     from lockkit.leases.client import Lease
     from lockkit.leases.lock import BaseClient
     from lockkit.leases.multi import AsyncMultiLease, MultiLease
     from lockkit.leases.reentry import Entry
+    from lockkit.leases.statements import Block
     from lockkit.leases.until import Transaction
 
 R = TypeVar("R")

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from lockkit.engine.effects import Step
 from lockkit.engine.holding import UNTOLD, Silent
-from lockkit.leases.blocks import Block, TaskLease, TaskLock, ThreadLease, ThreadLock
+from lockkit.leases.blocks import TaskLease, TaskLock, ThreadLease, ThreadLock
 from lockkit.leases.lease import BaseLease
+from lockkit.leases.statements import Block
 from lockkit.model.checks import check_timeout
 from lockkit.model.clock import now
 from lockkit.model.errors import AcquireTimeout, ConfigurationError, LeaseLost

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import django
 import pytest
@@ -183,6 +183,26 @@ def test_a_block(url: str, locks: LockClient, other: LockClient, works: Works) -
     assert runs.places > 40
     renews(other, locks)
     nothing_is_held(other, runs, "b")
+
+
+@on_one
+def test_a_stack(url: str, locks: LockClient, other: LockClient, works: Works) -> None:
+    kept = []
+
+    def step(at: int) -> Callable[[], object]:
+        lock = locks.lock(f"s{at}")
+        kept.append(lock)
+
+        def block() -> None:
+            with ExitStack() as stack:
+                stack.enter_context(lock).check()
+
+        return block
+
+    runs = interrupted_everywhere(step, works, below(url))
+    assert runs.places > 40
+    renews(other, locks)
+    nothing_is_held(other, runs, "s")
 
 
 def test_a_block_that_the_garbage_collector_ends(

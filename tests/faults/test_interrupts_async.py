@@ -7,7 +7,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 
 import django
 import interrupted_stores
@@ -105,6 +105,26 @@ async def test_a_block(url: str, locks: aio.AsyncLockClient, other: LockClient) 
     assert runs.places > 5
     await renews(other, locks)
     nothing_is_held(other, runs, "b")
+
+
+@pytest.mark.parametrize("url", [redis], ids=name_of, indirect=True)
+async def test_a_stack(url: str, locks: aio.AsyncLockClient, other: LockClient) -> None:
+    kept = []
+
+    async def step(at: int) -> Run:
+        lock = locks.lock(f"s{at}")
+        kept.append(lock)
+
+        async def block() -> None:
+            async with AsyncExitStack() as stack:
+                (await stack.enter_async_context(lock)).check()
+
+        return block
+
+    runs = await interrupted_everywhere(step, locks, below(url))
+    assert runs.places > 40
+    await renews(other, locks)
+    nothing_is_held(other, runs, "s")
 
 
 @pytest.mark.parametrize("url", [memory, sqlite_file, redis], ids=name_of, indirect=True)

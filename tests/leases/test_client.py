@@ -9,9 +9,10 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from typing import Any
 
 import pytest
 from garbage import collected
@@ -233,6 +234,113 @@ async def test_each_block_of_a_task_over_one_lock_leaves_its_own_lease() -> None
             await anext(steps)
         assert (first.released, second.lost) == (True, False)
     await locks.close()
+
+
+SHARED: dict[str, Callable[[Any], Any]] = {
+    "semaphore": lambda locks: locks.semaphore("a", 2),
+    "reader": lambda locks: locks.rwlock("a").read(),
+    "reentrant": lambda locks: locks.lock("a", reentrant=True),
+    "several": lambda locks: locks.multi("a", "b", kind="read"),
+}
+"""Locks that two hold at once."""
+
+
+@pytest.mark.parametrize("shared", SHARED.values(), ids=SHARED)
+def test_each_stack_over_one_lock_leaves_its_own_lease(
+    shared: Callable[[lockkit.LockClient], lockkit.Lock],
+) -> None:
+    """They need not be closed in the opposite order, as nested blocks are."""
+    locks = lockkit.connect("memory://")
+    lock, one, two = shared(locks), ExitStack(), ExitStack()
+    first, second = one.enter_context(lock), two.enter_context(lock)
+    one.close()
+    assert (first.released, second.lost) == (True, False)
+    two.close()
+    assert second.released
+    assert list(locks.holders()) == []
+
+
+@pytest.mark.parametrize("shared", SHARED.values(), ids=SHARED)
+async def test_each_stack_of_a_task_over_one_lock_leaves_its_own_lease(
+    shared: Callable[[aio.AsyncLockClient], aio.AsyncLock],
+) -> None:
+    async with aio.connect("memory://") as locks:
+        lock, one, two = shared(locks), AsyncExitStack(), AsyncExitStack()
+        first = await one.enter_async_context(lock)
+        second = await two.enter_async_context(lock)
+        await one.aclose()
+        assert (first.released, second.lost) == (True, False)
+        await two.aclose()
+        assert second.released
+        assert [info async for info in locks.holders()] == []
+
+
+def test_a_stack_that_has_lost_its_lease_leaves_that_of_the_next_holder() -> None:
+    locks = lockkit.connect("memory://")
+    lock, one, two = locks.lock("a", timeout=0), ExitStack(), ExitStack()
+    first = one.enter_context(lock)
+    assert locks.break_("a", fence=first.fencing_token)
+    second = two.enter_context(lock)
+    with pytest.raises(lockkit.LeaseLost):
+        one.close()
+    second.check()
+    two.close()
+    assert locks.inspect("a") is None
+
+
+def test_a_stack_hands_its_lease_on() -> None:
+    lock = lockkit.connect("memory://").semaphore("a", 2)
+    with ExitStack() as stack, lock as other:
+        lease = stack.enter_context(lock)
+        last = stack.pop_all()
+    assert (lease.lost, other.released) == (False, True)
+    last.close()
+    assert lease.released
+
+
+def test_a_stack_may_be_closed_by_another_thread() -> None:
+    locks = lockkit.connect("memory://")
+    lock, stacks = locks.semaphore("a", 2), [ExitStack(), ExitStack()]
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        first = one.submit(stacks[0].enter_context, lock).result()
+        second = other.submit(stacks[1].enter_context, lock).result()
+        other.submit(stacks[0].close).result()
+        assert (first.released, second.lost) == (True, False)
+        one.submit(stacks[1].close).result()
+    assert locks.inspect("a") is None
+
+
+async def test_a_stack_may_be_closed_by_another_task() -> None:
+    async with aio.connect("memory://") as locks:
+        lock, stacks = locks.semaphore("a", 2), [AsyncExitStack(), AsyncExitStack()]
+        entering = [asyncio.create_task(each.enter_async_context(lock)) for each in stacks]
+        first, second = await asyncio.gather(*entering)
+        await asyncio.create_task(stacks[0].aclose())
+        assert (first.released, second.lost) == (True, False)
+        await asyncio.create_task(stacks[1].aclose())
+        assert await locks.inspect("a") is None
+
+
+def test_a_stack_leaves_what_was_entered_before_it() -> None:
+    locks = lockkit.connect("memory://")
+    leases = []
+    with ExitStack() as stack:
+        for lock in map(locks.lock, "ab"):
+            leases.append(lock.__enter__())
+            stack.push(lock)
+        other = locks.lock("c").__enter__()  # nothing leaves this one
+    assert [lease.released for lease in leases] == [True, True]
+    assert other.release()
+
+
+def test_a_stack_that_is_dropped_keeps_no_lease() -> None:
+    """As after an interrupt that comes before it has noted what it has entered."""
+    locks = lockkit.connect("memory://", ttl=0.2)
+    lock, stack = locks.lock("a"), ExitStack()
+    stack.enter_context(lock)
+    del stack
+    collected()
+    assert locks.lock("a", timeout=10).acquire().release()
 
 
 def test_nobody_leaves_what_nobody_has_entered() -> None:
