@@ -167,10 +167,10 @@ class AsyncLockClient(Kinds["AsyncLock", "AsyncLease"]):
         who = process.operator(by)
         return await self.perform(self._listed.break_(check_name(name), check_fence(fence), who))
 
-    async def repair(self, name: str, *, by: str = "") -> bool:
+    async def repair(self, name: str, *, by: str = "", shown: LockInfo | None = None) -> bool:
         """As ``LockClient.repair``: delete the record of a name, if it cannot be read."""
         who = process.operator(by, repairs=True)
-        return await self.perform(self._listed.repair(check_name(name), who))
+        return await self.perform(self._listed.repair(check_name(name), who, shown))
 
     async def close(self) -> None:
         """Close the connections. The client stays usable, and reconnects on demand.

@@ -158,15 +158,14 @@ class LockClient(_Kinds):
         who = process.operator(by)
         return self.perform(self._listed.break_(check_name(name), check_fence(fence), who))
 
-    def repair(self, name: str, *, by: str = "") -> bool:
+    def repair(self, name: str, *, by: str = "", shown: LockInfo | None = None) -> bool:
         """Delete the record of a name, if it cannot be read; a plain key without a TTL gets the
-        client's ttl. Returns whether it did.
+        client's ttl. Returns whether it did. ``shown``: only what this info of ``holders`` shows.
 
         For operators. This does not stop a holder, and others can get the name from now on. ``by``:
         who did it and why, for the last words; default: this process."""
-        return self.perform(
-            self._listed.repair(check_name(name), process.operator(by, repairs=True))
-        )
+        who = process.operator(by, repairs=True)
+        return self.perform(self._listed.repair(check_name(name), who, shown))
 
     def close(self) -> None:
         """Close the connections. The client stays usable, and reconnects on demand.

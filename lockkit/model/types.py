@@ -244,6 +244,7 @@ class LockInfo(NamedTuple):
     permits: int = 0  #: if it is a semaphore: the number that its holder asked for
     shared: bool = False  #: others may hold it at the same time
     queue: tuple[Waiting, ...] = ()  #: the first waiters
+    mark: str = ""  #: tells a lease from later ones where it may have no fence and no TTL
     damage: str = ""  #: the part that cannot be read, and the command that repairs it
     broken_by: str = ""  #: in last words: the operator who released or repaired it, and why
 

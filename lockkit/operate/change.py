@@ -46,9 +46,9 @@ def _is_endless(info: LockInfo) -> bool:
     return info.state is LockState.HELD and info.left is None
 
 
-def _repaired(client: LockClient, name: str, by: str) -> bool:
+def _repaired(client: LockClient, info: LockInfo, by: str) -> bool:
     """Delete the record of the lock, and that of its order."""
-    done = client.repair(name, by=by)
+    name, done = info.name, client.repair(info.name, by=by, shown=info)
     if client.store.records() is None:
         return done
     from lockkit.orders import redis_records
@@ -69,7 +69,7 @@ _REPAIR = _Change(
     "release --damaged", "delete", "deleted", "damaged",
     lambda info: info.state is LockState.DAMAGED,
     "Delete the record of this name? If somebody holds it, somebody else can get it as well.",
-    lambda client, info, by: _repaired(client, info.name, by),
+    _repaired,
     "it can be read now, or the lock of the order is held",
     "deleted",
 )  # fmt: skip
@@ -79,8 +79,8 @@ _GIVE_TTL = _Change(
     "release --missing-ttl", "repair", "repaired", "without a TTL",
     _is_endless,
     "Give this lock a TTL? If its holder lives and does not renew it, somebody else gets it.",
-    lambda client, info, by: client.repair(info.name, by=by),
-    "it has a TTL now, or nobody holds it",
+    lambda client, info, by: client.repair(info.name, by=by, shown=info),
+    "it has a TTL now, or somebody else has it, or nobody",
     "repaired: it has the TTL of its alias",
 )  # fmt: skip
 """Gives the alias's TTL to a key that another client left without one."""

@@ -251,9 +251,10 @@ class Listed(Store):
         words = yield from self.last_words(name)
         return next((info for info in words if info.fence == fence), None)
 
-    def repair(self, name: str, by: str = "") -> Step[bool]:
+    def repair(self, name: str, by: str = "", shown: LockInfo | None = None) -> Step[bool]:
         """Delete the record of a name if it cannot be read. Check and deletion are atomic. ``by``:
-        who, and why, for the last words of the name. False, the default: it can be read."""
+        who, and why, for the last words of the name. ``shown``: what the operator has seen, for a
+        store that can repair more. False, the default: it can be read."""
         return at_once(False)
 
     def check(self) -> Step[None]:

@@ -320,6 +320,23 @@ def test_a_key_without_a_ttl_is_listed_as_stuck_and_repaired_on_request(
         assert stuck(info) is None
 
 
+def test_what_is_repaired_is_what_was_shown(locks: lockkit.LockClient, other: redis.Redis) -> None:
+    """The name may go to somebody else while the operator reads."""
+    other.set(NAME, "left behind")
+    left_behind = locks.inspect(NAME)
+    other.set(NAME, "held by another client that wants no TTL")
+    assert locks.repair(NAME, shown=left_behind) is False
+    assert other.pttl(NAME) == -1
+    other.set(PlainKeys("").of_name(NAME)[0], "x")
+    damaged = locks.inspect(NAME)
+    assert damaged is not None
+    assert damaged.state is LockState.DAMAGED
+    assert locks.repair(NAME, shown=damaged) is True
+    assert other.pttl(NAME) == -1
+    assert locks.repair(NAME, shown=locks.inspect(NAME)) is True
+    assert other.pttl(NAME) > 0
+
+
 def test_the_command_shows_and_repairs_it(url: str, other: redis.Redis) -> None:
     other.setnx("shop:stock:42", "1")
 

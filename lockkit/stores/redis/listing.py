@@ -106,7 +106,7 @@ class RedisListing:
         cursor, names, _ = read_page(self._protocol.keys.bucket(bucket), reply)
         return cursor, names
 
-    def repair(self, name: str, by: str = "") -> Step[bool]:
+    def repair(self, name: str, by: str = "", shown: LockInfo | None = None) -> Step[bool]:
         return bool((yield from call(self._protocol.repair(name, by))))
 
     def prefixes(self) -> Step[dict[str, bool | None]]:

@@ -20,7 +20,7 @@ from lockkit.engine.effects import Exchange, Park, Signal, Step
 from lockkit.engine.last_words import Words, last_words
 from lockkit.model import clock
 from lockkit.model.errors import BackendError, BackendUnavailable, DamagedRecord, LayoutMismatch
-from lockkit.model.types import Busy, Gone, Grant, Mode, Release, Renewal, Request
+from lockkit.model.types import Busy, Gone, Grant, LockInfo, Mode, Release, Renewal, Request
 from lockkit.runtime.wires import Call, CallWire, Lane, call
 from lockkit.stores.contract import Buried, Direct, Durable, Fenced, Queued, Reentrant, Shared
 from lockkit.stores.sql.codec import encode, row_id
@@ -140,7 +140,7 @@ class SQLStore(TableListing, Direct, Queued, Fenced, Shared, Reentrant, Buried, 
 
         return call(lambda: self._step(name, rule))
 
-    def repair(self, name: str, by: str = "") -> Step[bool]:
+    def repair(self, name: str, by: str = "", shown: LockInfo | None = None) -> Step[bool]:
         repairing = partial(repaired, row_id(self._prefix, name), name, by)
         return call(lambda: self._note(self._try(self._steps, repairing), self._steps))
 

@@ -71,9 +71,9 @@ class PlainLanguage(Packed):
     def details(self, name: str) -> Command:
         return self._command(self._list, name)
 
-    def repair(self, name: str, ttl: float, by: str) -> Command:
+    def repair(self, name: str, ttl: float, by: str, what: str) -> Command:
         who = by.encode(errors="replace")
-        return self._command(self._repair, name, microseconds(ttl), who)
+        return self._command(self._repair, name, microseconds(ttl), who, what.encode())
 
     def scan(self, pattern: bytes, cursor: bytes, keys: int, *, strings: bool) -> bytes:
         kind = (b"TYPE", b"string") if strings else (b"TYPE", b"hash")

@@ -84,8 +84,14 @@ class PlainListing:
         words = [_words(name, said.decode(errors="replace"), now) for said in found if said]
         return [info for info in words if info is not None]
 
-    def repair(self, name: str, by: str = "") -> Step[bool]:
-        return bool((yield from call(self._language.repair(name, self._repair_ttl, by))))
+    def repair(self, name: str, by: str = "", shown: LockInfo | None = None) -> Step[bool]:
+        """Give a key without a TTL that of the alias, too. ``shown``: only if it is a lease without
+        a TTL, and is still that lease; if it is damage, no key gets a TTL."""
+        what = "all"
+        if shown is not None:
+            what = "damage" if shown.state is LockState.DAMAGED else shown.mark
+        command = self._language.repair(name, self._repair_ttl, by, what)
+        return bool((yield from call(command)))
 
 
 class _Cursor(NamedTuple):
@@ -99,9 +105,15 @@ class _Cursor(NamedTuple):
 
 def _read(name: str, reply: Sequence[Any]) -> LockInfo | None:
     """The info of one name; None: there is nothing to tell."""
-    moment, left, ours, record, waiters, alive, first, damage = reply
+    *known, damage, mark = reply
     if damage:
         return LockInfo(name, LockState.DAMAGED, damage=_damaged(name, damage.decode()))
+    info = _info(name, known)
+    return None if info is None else info._replace(mark=mark.decode())
+
+
+def _info(name: str, known: Sequence[Any]) -> LockInfo | None:
+    moment, left, ours, record, waiters, alive, first = known
     now = int(moment)
     if not record and (left != NO_KEY or waiters):
         queue = tuple(waiting_of(first, now))
