@@ -16,6 +16,7 @@ from redis.credentials import CredentialProvider
 import lockkit
 from lockkit import aio
 from lockkit.stores.redis.connections import ANY_COMMAND
+from lockkit.testing.conformance.base import SOON
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer, ValkeyServer
 
@@ -269,11 +270,11 @@ async def test_a_subscription_that_hangs_delays_nothing_but_its_waiters(
         async with aio.connect(client=given) as locks:
             held = await locks.lock("stock:42").acquire()
             waiting = [asyncio.create_task(_pass(locks)) for _ in range(WAITERS)]
+            assert await asyncio.to_thread(fault.arrived.wait, SOON)
             async with asyncio.timeout(9):  # less than a connection waits for a reply
                 for _ in range(2 * WAITERS):
                     async with locks.lock("another"):
                         pass
-            assert fault.arrived.is_set()
             fault.release()
             assert await held.release()
             await asyncio.gather(*waiting)

@@ -15,9 +15,6 @@ __all__ = ["OwnTransactions"]
 COMMITTED = {"between", "committed", "answering"}
 """Points after the COMMIT of the block."""
 
-LATER = "committing"
-"""The UPDATE of the record: in the block by ``respond_with``, else a step of its own after it."""
-
 
 class OwnTransactions:
     """Beside Stories, in a shop that has such a view."""
@@ -30,7 +27,7 @@ class OwnTransactions:
         dying, _ = shop.machines
         assert send(dying.port, order_id, stop=f"kill@{point}", path=path) is None
         dying.stopped(f"kill@{point}")
-        done = point in COMMITTED or (point == LATER and not responds)
+        done = point in COMMITTED
         assert shop.books.sales(order_id) == done
         answers = shop.insist(order_id, path) + shop.insist(order_id, path)
         if point == "between" and not responds:
