@@ -118,8 +118,11 @@ def _keep(session: Session, keeper: Transaction) -> None:
 
 
 def _before_commit(session: Session) -> None:
-    """Refuse the COMMIT if a lease is lost."""
+    """Refuse the COMMIT if a lease is lost. SQLAlchemy would flush only after this, and a statement
+    may wait for a row until the lease is lost: so flush first."""
     if keeper := session.info.get(db_session.KEEPER):
+        if not session._flushing:  # else it is the end of a savepoint that a listener has made
+            session.flush()
         keeper.check()
 
 

@@ -897,6 +897,36 @@ def test_a_session_does_not_commit_when_its_lease_is_lost(context: Flask) -> Non
     assert rows(context) == 0
 
 
+def test_a_session_does_not_commit_when_its_lease_is_lost_in_the_last_flush(context: Flask) -> None:
+    """A statement of the flush may wait for a row, for longer than the lease lives."""
+
+    def lose_it(*_: object) -> None:
+        locks["default"].break_("stock:42", fence=lease.fencing_token)
+        with suppress(LeaseLost):
+            lease.extend()
+
+    with locks["default"].lock("stock:42", until="commit") as lease:
+        db.session.add(Order(name="x"))
+    sa.event.listen(db.session(), "before_flush", lose_it)
+    with pytest.raises(LeaseLost):
+        db.session.commit()
+    db.session.rollback()
+    assert rows(context) == 0
+
+
+def test_a_listener_of_the_last_flush_may_have_a_savepoint(context: Flask) -> None:
+    def write(session: Any, *_: object) -> None:
+        with session.begin_nested():
+            session.execute(sa.insert(Order).values(name="by a listener"))
+
+    with locks["default"].lock("stock:42", until="commit") as lease:
+        db.session.add(Order(name="x"))
+    sa.event.listen(db.session(), "after_flush", write)
+    db.session.commit()
+    assert lease.released
+    assert rows(context) == 2
+
+
 def test_without_a_query_it_is_a_lock_like_others(context: Flask) -> None:
     with locks["default"].lock("stock:42", until="commit") as lease:
         pass
