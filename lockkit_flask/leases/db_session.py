@@ -163,12 +163,13 @@ def end_read(name: str | None = None) -> None:
 
 
 def end_if_begun(session: Session) -> None:
-    """Let the next query see what others have committed meanwhile. In a savepoint of a test's own
-    transaction nothing is rolled back: what was flushed stays."""
-    if any(_is_savepoint(begun) for _, begun, *_ in reached(session)):
-        session.expire_all()
-    elif session.in_transaction():
+    """Let the next query see what others have committed meanwhile, even of objects that a COMMIT
+    leaves (``expire_on_commit=False``). What a test has flushed around its savepoint stays."""
+    is_of_test = any(_is_savepoint(begun) for _, begun, *_ in reached(session))
+    if session.in_transaction() and not is_of_test:
         session.rollback()
+    else:
+        session.expire_all()
 
 
 def has_writes() -> bool:

@@ -660,6 +660,38 @@ def test_a_lock_by_hand_ends_what_has_only_read(make_shop: MakeApp, database: st
             db.session.commit()
 
 
+@pytest.mark.parametrize("options", [{}, {"until": "commit"}], ids=["lock", "until-commit"])
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_what_outlives_a_commit_is_read_again_under_the_lock(
+    context: Flask, end: str, options: dict[str, Any]
+) -> None:
+    db.session().expire_on_commit = False
+    user = db.session.get(User, 1)
+    assert user is not None
+    assert user.seen == 0
+    getattr(db.session, end)()
+    with db.engine.begin() as other:
+        other.execute(sa.update(User).values(seen=5))
+    with locks["default"].lock("stock:42", **options):
+        assert user.seen == 5
+    db.session.commit()
+
+
+def test_an_order_reads_again_what_outlives_a_commit(make_shop: MakeApp) -> None:
+    shop = make_shop()
+
+    @shop.before_request
+    def log_in() -> None:
+        db.session().expire_on_commit = False
+        flask.g.user = User(id=7, name="carol")
+        db.session.add(flask.g.user)
+        db.session.commit()
+        with db.engine.begin() as other:
+            other.execute(sa.update(User).values(seen=5))
+
+    assert send(shop, lambda: str(flask.g.user.seen)).text == "5"
+
+
 READS: dict[str, Callable[[], object]] = {
     "query": lambda: db.session.get(User, 1),
     "cte": lambda: db.session.scalar(sa.select(sa.select(User).cte().c.seen)),
