@@ -72,7 +72,7 @@ def _keeper(connection: BaseDatabaseWrapper) -> _Outermost | None:
 
 def _is_open(connection: BaseDatabaseWrapper) -> bool:
     if connection.in_atomic_block:
-        return bool(user_blocks(connection))
+        return bool(user_blocks(connection)) and not connection.closed_in_transaction
     return connection.connection is not None and not connection.autocommit
 
 

@@ -123,6 +123,15 @@ def test_a_closed_connection_gives_it_back(using: str, seen: list[int]) -> None:
     assert not hooks(using)
 
 
+def test_after_its_connection_is_closed_a_block_keeps_none(using: str) -> None:
+    with transaction.atomic(using):
+        connections[using].close()
+        with locks["default"].lock("stock:42", until="commit") as lease:
+            pass
+        assert lease.released
+    assert not hooks(using)
+
+
 KILL = {
     "postgresql": "SELECT pg_terminate_backend({})",
     "mysql": "KILL {}",
