@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from django.db import OperationalError
+from django.db import OperationalError, connections
 
 from lockkit.leases.lease import give_back
 from lockkit.leases.until import Transaction, refuse_level
@@ -46,7 +46,7 @@ IDLE = 0
 
 def open_transactions() -> list[Transaction]:
     """The user's open transactions in this thread, on any database."""
-    return _keepers(each for each in opened() if _is_open(each))
+    return _keepers(each for each in _begun() if _is_open(each))
 
 
 def of_orders() -> Sequence[Transaction]:
@@ -68,6 +68,15 @@ def _keeper(connection: BaseDatabaseWrapper) -> _Outermost | None:
         keeper.give_back()
         return None
     return keeper
+
+
+def _begun() -> Sequence[BaseDatabaseWrapper]:
+    """This thread's connections. Those with AUTOCOMMIT False are connected now: their statements
+    wait for a COMMIT. Django closes them at the end of a request, which gives the lease back."""
+    for alias, entry in connections.settings.items():
+        if not (entry["AUTOCOMMIT"] or connections[alias].in_atomic_block):
+            connections[alias].ensure_connection()
+    return opened()
 
 
 def _is_open(connection: BaseDatabaseWrapper) -> bool:

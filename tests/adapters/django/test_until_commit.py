@@ -194,6 +194,27 @@ def test_with_autocommit_off_it_is_held_until_commit_or_rollback(using: str) -> 
     connection.set_autocommit(True)
 
 
+@pytest.mark.parametrize("end", ["commit", "rollback", "close"])
+def test_without_autocommit_it_is_held_though_nothing_was_connected(
+    end: str, using: str, seen: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a new thread, no alias has a connection yet."""
+
+    def in_a_thread() -> tuple[bool, bool]:
+        try:
+            lease = sell(using)
+            before = lease.released
+            getattr(connections[using], end)()
+            return before, lease.released
+        finally:
+            connections.close_all()
+
+    monkeypatch.setitem(connections.settings[using], "AUTOCOMMIT", False)
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(in_a_thread).result() == (False, True)
+    assert seen == [end == "commit"]
+
+
 def test_the_same_transaction_asks_for_it_twice(using: str, seen: list[int]) -> None:
     with transaction.atomic(using):
         assert sell(using) is sell(using)
