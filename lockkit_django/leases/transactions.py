@@ -56,13 +56,18 @@ class OrderBlock(transaction.Atomic):
 
     def __enter__(self) -> None:
         connection = connections[self.using or DEFAULT_DB_ALIAS]
-        if not connection.in_atomic_block and not connection.get_autocommit():
-            raise ConfigurationError(  # the end of the outermost block is no COMMIT then
-                f"orders need a database that commits: the alias {connection.alias!r} has "
-                f"AUTOCOMMIT False, or set_autocommit(False) was called"
-            )
+        refuse_without_commit(connection, "orders need")
         super().__enter__()
         watch_marks(connection, self.mark)
+
+
+def refuse_without_commit(connection: BaseDatabaseWrapper, who: str) -> None:
+    """Raise ConfigurationError if the end of an outermost block would be no COMMIT."""
+    if not connection.in_atomic_block and not connection.get_autocommit():
+        raise ConfigurationError(
+            f"{who} a database that commits: the alias {connection.alias!r} has AUTOCOMMIT False, "
+            f"or set_autocommit(False) was called"
+        )
 
 
 def refuse_open_transactions(name: str) -> None:

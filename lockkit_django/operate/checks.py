@@ -114,10 +114,10 @@ def _lock_errors() -> Iterator[CheckMessage]:
 
 
 def check_views() -> list[CheckMessage]:
-    """The checks E004, E006, E007 and W006."""
+    """The checks E004, E006, E007, E008, W006 and W009."""
     described = (route for routed in routes() for route in _described(routed))
     found = route_findings(described, conf.known_aliases())
-    return [*map(message_of, found), *_orders_in_locks()]
+    return [*map(message_of, found), *_orders_in_locks(), *_without_commit()]
 
 
 def _orders_in_locks() -> Iterator[CheckMessage]:
@@ -148,6 +148,44 @@ def _is_locked_before(places: Iterable[Any]) -> bool:
     return False
 
 
+def _without_commit() -> Iterator[CheckMessage]:
+    """E008 and W009, for databases without autocommit: the end of a block is no COMMIT there."""
+    entries = connections.settings.items()
+    off = [(alias, entry) for alias, entry in entries if entry.get("AUTOCOMMIT") is False]
+    exempt = _exempt_of_locked() if off else {}
+    for alias, entry in off:
+        is_atomic = entry["ATOMIC_REQUESTS"]
+        refused = [view for view, aliases in exempt.items() if is_atomic and alias not in aliases]
+        if refused:
+            yield message(
+                "E008",
+                f"The database {alias!r} has ATOMIC_REQUESTS, and AUTOCOMMIT False: lock_view "
+                f"cannot commit there, so it refuses each request, such as for {min(refused)}",
+                "Remove AUTOCOMMIT; or let the views with lock_view be "
+                "@transaction.non_atomic_requests, and commit before they return. This check does "
+                "not see that on a class: silence it then.",
+            )
+        elif exempt:
+            yield message(
+                "W009",
+                f"The database {alias!r} has AUTOCOMMIT False: views with lock_view have to commit "
+                f"before they return, or it is after the release. One is {min(exempt)}",
+                "Remove AUTOCOMMIT; or call transaction.commit() in each such view, and silence "
+                "this check.",
+            )
+
+
+def _exempt_of_locked() -> dict[str, list[str]]:
+    """The views with ``lock_view``, each with the databases whose ATOMIC_REQUESTS it is without."""
+    return {
+        name_of(view): [*getattr(place, "_non_atomic_requests", ())]
+        for view in (below_partials(routed.view)[0] for routed in routes())
+        for method in _methods_of(view)
+        for place in _places_of(view, method)
+        if view_locks_of([place])
+    }
+
+
 def message_of(finding: Finding) -> CheckMessage:
     return message(IDS[finding.code], finding.text, finding.remedy)
 
@@ -160,10 +198,14 @@ def _described(routed: Routed) -> Iterator[Route]:
     """The routes for the core's checks, one for each HTTP method that has a lock."""
     view, given = below_partials(routed.view)
     routed = routed._replace(view=view, given=routed.given | given)
-    for method in map(str.upper, getattr(class_of(view), "http_method_names", METHODS)):
+    for method in _methods_of(view):
         view_locks = view_locks_of(_places_of(view, method))
         if view_locks:
             yield Route(name_of(view), routed.shown, view_locks, _parameters(routed, method))
+
+
+def _methods_of(view: Any) -> Iterator[str]:
+    return map(str.upper, getattr(class_of(view), "http_method_names", METHODS))
 
 
 def _places_of(view: Any, method: str) -> Iterator[Any]:

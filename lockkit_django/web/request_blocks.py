@@ -20,6 +20,7 @@ from lockkit_django.leases.transactions import (
     is_aborted,
     note_changes,
     opened,
+    refuse_without_commit,
     user_blocks,
     what_may_not_end,
 )
@@ -81,11 +82,12 @@ def around(view: Any, run: Callable[..., Coroutine[Any, Any, Any]], marked: Any 
 @contextmanager
 def atomic_blocks(request: HttpRequest, aliases: Sequence[str], *, durable: bool) -> Iterator[None]:
     """Open a transaction on each database. ``durable``: leaving the block is its COMMIT; raises
-    RuntimeError inside another block."""
+    RuntimeError inside another block. Raises ConfigurationError if autocommit is off."""
     before = getattr(request, OURS, ())
     with ExitStack() as stack:
         blocks = [transaction.Atomic(alias, savepoint=True, durable=durable) for alias in aliases]
         for alias, block in zip(aliases, blocks, strict=True):
+            refuse_without_commit(connections[alias], "lock_view needs")
             stack.enter_context(block)
             note_changes(connections[alias])
         setattr(request, OURS, (*before, *blocks))

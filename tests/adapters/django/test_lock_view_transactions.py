@@ -17,9 +17,10 @@ from django.utils.decorators import method_decorator
 from django.views import View
 from django_project.shop.models import Sale
 from django_project.spy import SpyBackend
-from django_project.views import ASYNC_VIEWS, SYNC_VIEWS, Broken
+from django_project.views import ASYNC_VIEWS, SYNC_VIEWS, Broken, calls
 
 import lockkit
+from lockkit.model.errors import ConfigurationError
 from lockkit_django import OpenTransaction, lock_view, locks
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -348,3 +349,37 @@ def test_a_read_transaction_without_autocommit_is_ended_and_a_dirty_one_refused(
         connection.rollback()
     finally:
         connection.set_autocommit(True)
+
+
+@pytest.mark.parametrize("kind", ["function", "method", "api-method", "action"])
+def test_without_autocommit_a_view_whose_block_would_not_commit_is_refused(
+    kind: str, atomic_requests: None
+) -> None:
+    connection = connections["default"]
+    connection.set_autocommit(False)
+    try:
+        with pytest.raises(ConfigurationError, match=r"lock_view needs .*'default' has AUTOCOMMIT"):
+            Client().post(f"/{kind}/A1")
+        assert calls == []
+        assert locks["default"].inspect("stock:A1") is None
+    finally:
+        connection.rollback()
+        connection.set_autocommit(True)
+
+
+def test_without_autocommit_a_view_that_is_exempt_commits_itself(
+    atomic_requests: None, story: Story
+) -> None:
+    @lock_view("stock:A1")
+    @transaction.non_atomic_requests
+    def view(request: HttpRequest) -> HttpResponse:
+        Sale.objects.create(sku="A1")
+        transaction.commit()
+        return HttpResponse()
+
+    connections["default"].set_autocommit(False)
+    try:
+        assert view(RequestFactory().post("/")).status_code == 200
+    finally:
+        connections["default"].set_autocommit(True)
+    assert story.events == [("grant", 0, False), ("release", 1, False)]

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 from django.conf import global_settings
 from django.conf.urls.i18n import i18n_patterns
-from django.db import connections
+from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import Client, override_settings
 from django.urls import include, path, re_path, register_converter
@@ -345,6 +345,45 @@ def test_sqlite_that_waits_for_its_turn(mode: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(settings, "ATOMIC_REQUESTS", True)
     monkeypatch.setitem(settings, "OPTIONS", {"transaction_mode": mode})
     assert check_transactions() == []
+
+
+def function(*decorators: Any) -> Any:
+    def view(_: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    return functools.reduce(lambda made, decorate: decorate(made), reversed(decorators), view)
+
+
+def on_dispatch(*decorators: Any) -> Any:
+    cls: Any = type("Stocked", (Plain,), {})
+    return method_decorator(decorators, name="dispatch")(cls).as_view()
+
+
+@pytest.mark.parametrize(
+    ("make", "others", "atomic", "number"),
+    [
+        (function, [], True, "E008"),
+        (on_dispatch, [], True, "E008"),
+        (function, [transaction.non_atomic_requests], True, "W009"),
+        (function, [], False, "W009"),
+        (on_dispatch, [], False, "W009"),
+    ],
+)
+def test_a_database_without_autocommit(
+    make: Any, others: list[Any], atomic: bool, number: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stock = path("stock", make(lock_view("stock"), *others))
+    settings = connections.settings["default"]
+    monkeypatch.setitem(settings, "ATOMIC_REQUESTS", atomic)
+    assert found(stock) == []
+    monkeypatch.setitem(settings, "AUTOCOMMIT", False)
+    ((shown, text, hint),) = found(stock)
+    assert shown == number
+    assert "'default' has" in text
+    assert "Remove AUTOCOMMIT" in hint
+    with routed(stock):
+        assert shown_until_silenced(f"lockkit.{number}")
+    assert found(path("other", lambda _: HttpResponse())) == []
 
 
 def test_another_database_needs_no_such_option(monkeypatch: pytest.MonkeyPatch) -> None:
