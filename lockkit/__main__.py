@@ -73,6 +73,17 @@ class _Parser(argparse.ArgumentParser):
         super().error(text)
 
 
+class _Version(argparse.Action):
+    """Only this option looks for the version: a copied or frozen package may not have any."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        try:
+            sys.stdout.write(f"lockkit {lockkit.__version__}\n")
+        except AttributeError as error:
+            parser.error(str(error))
+        parser.exit()
+
+
 def _store_options() -> argparse.ArgumentParser:
     """The options that may also come after ``locks``."""
     parser = _Parser(prog="lockkit", allow_abbrev=False, add_help=False)
@@ -92,7 +103,7 @@ def _parser(options: argparse.ArgumentParser) -> _Parser:
         parents=[options],
         epilog="See lockkit locks --help for more.",
     )
-    parser.add_argument("--version", action="version", version=f"lockkit {lockkit.__version__}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the installed release")
     parser.add_argument("command", choices=["locks"])
     return parser
 

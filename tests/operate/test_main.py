@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -165,6 +166,24 @@ def test_options_may_follow_the_command(form: list[str], url: str) -> None:
 def test_version() -> None:
     shown = lockkit_process("--version")
     assert (shown.returncode, shown.stdout) == (0, f"lockkit {lockkit.__version__}\n")
+
+
+def test_it_works_also_if_the_package_was_copied_without_its_metadata(tmp_path: Path) -> None:
+    """Only its version is not known."""
+    shutil.copytree(Path(lockkit.__file__).parent, tmp_path / "lockkit")
+
+    def ran(*argv: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-S", "-m", "lockkit", *argv]
+        alone = {**os.environ, "PYTHONPATH": ""}
+        return subprocess.run(
+            command, cwd=tmp_path, env=alone, capture_output=True, text=True, check=False
+        )
+
+    job = ran("locks", "--url", f"sqlite:///{tmp_path}/x", "run", "job", "echo", "done")
+    assert (job.returncode, job.stdout, job.stderr) == (0, "done\n", "")
+    version = ran("--version")
+    assert (version.returncode, version.stdout) == (2, "")
+    assert "its version is not known" in version.stderr
 
 
 def test_an_empty_variable_is_an_error() -> None:
