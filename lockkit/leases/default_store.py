@@ -6,6 +6,7 @@ import os
 import warnings
 from typing import Any
 
+from lockkit.model.checks import check_location
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.settings import (
     URL_VARIABLE,
@@ -28,6 +29,7 @@ def default_url() -> str:
     url = os.environ.get(URL_VARIABLE)
     if url == "":
         raise empty_variable("the environment")
+    check_location(f"{URL_VARIABLE} in the environment", url)
     directory = state_directory()
     if not (url or directory):
         raise ConfigurationError(

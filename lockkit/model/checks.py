@@ -15,6 +15,7 @@ MOST_PERMITS = 10_000
 LONGEST_OWNER = 200
 LONGEST_SHOWN = 200
 LONGEST = 366 * 24 * 3600.0
+CONTROLS = frozenset(map(chr, [*range(32), 127]))
 LIKE_A_SETTING = r"LOCK_?K?ITS?(_|$)"
 
 
@@ -154,6 +155,16 @@ def check_path(key: str, value: object) -> object:
     if isinstance(value, str) or hasattr(value, "__fspath__"):
         return value
     raise wrong(key, value, "the path of a file")
+
+
+def check_location(key: str, value: object) -> object:
+    """It is not shown. A newline at the end of a file with a URL would name another place."""
+    if isinstance(value, str) and (value != value.strip() or not CONTROLS.isdisjoint(value)):
+        raise ConfigurationError(
+            f"{key} has white space around it or a control character in it, such as the newline "
+            "at the end of a file: remove that"
+        )
+    return value
 
 
 def check_strings(

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from lockkit.model.checks import (
     Check,
     check_count,
+    check_location,
     check_timeout,
     check_ttl,
     nearest,
@@ -140,6 +141,7 @@ def _chosen(environ: Mapping[str, str], url: object) -> str | None:
         raise empty_variable("the environment" if URL_VARIABLE in environ else "the app's config")
     if url is not None and not isinstance(url, str):
         raise ConfigurationError(f"{URL_VARIABLE} must be a URL, not {type(url).__name__}")
+    check_location(URL_VARIABLE, url)
     return url
 
 
@@ -174,6 +176,7 @@ def settings_from_url(location: str, **options: Any) -> AliasSettings:
         raise ConfigurationError(
             "connect() needs a URL, such as 'redis://127.0.0.1:6379/0', or a client as client=…"
         )
+    check_location("the URL", location)
     values.setdefault("key_prefix", default_prefix(location))
     return AliasSettings(DEFAULT_ALIAS, location, connects=True, **values)
 
@@ -236,7 +239,7 @@ def _options(key: str, value: object) -> dict[str, Any]:
 
 
 CHECKS: dict[str, Check] = {
-    "LOCATION": lambda _, value: value,  # see _read_alias
+    "LOCATION": check_location,  # see _read_alias, too
     "BACKEND": _dotted,
     "KEY_PREFIX": _prefix,
     "TTL": check_ttl,

@@ -208,6 +208,30 @@ def test_what_is_no_url(url: str) -> None:
         lockkit.connect(url) if url else load_store(settings_from_url(url))
 
 
+@pytest.mark.parametrize(
+    "url", ["{}\n", "{}\r\n", " {}", "{} ", "{}\t", "{}\N{NO-BREAK SPACE}", "sq\0l{}", "a\nb{}"]
+)
+@pytest.mark.parametrize("bare", ["memory://x", "sqlite:////x", f"redis://:{SECRET}@h/0"])
+def test_a_line_end_or_a_blank_is_not_part_of_a_place(
+    url: str, bare: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from a file that ends in a newline: it would be another file, or another server."""
+    url = url.format(bare)
+    monkeypatch.setenv("LOCKKIT_URL", url.replace("\0", "\n"))  # no variable can have a zero
+    for where, read_it in {
+        "the URL": lambda: lockkit.connect(url),
+        "LOCKKIT_URL": lambda: read({}, LOCKKIT_URL=url),
+        "LOCKKIT_URL in the environment": lockkit.connect,
+        r"LOCKKIT\['default'\]\['LOCATION'\]": lambda: read({"default": url}),
+        r"LOCKKIT\['shop'\]\['LOCATION'\]": lambda: read({"shop": {"LOCATION": url}}),
+    }.items():
+        with pytest.raises(ConfigurationError, match=f"^{where} has white space") as refused:
+            read_it()
+        assert SECRET not in str(refused.value)
+    with pytest.raises(ConfigurationError, match=r"^LOCKKIT_URL has"):
+        read_settings({}, default_location="memory://", environ={}, url=url)
+
+
 @pytest.mark.parametrize("url", ["redis://h:notaport/0", "redis://h/0?nosuchoption=1"])
 def test_what_redis_does_not_understand(url: str) -> None:
     with pytest.raises(ConfigurationError, match="is not a Redis URL"):

@@ -83,7 +83,7 @@ def path_of_url(settings: AliasSettings) -> Path:
             f"{where} must be 'sqlite:///relative/path' or 'sqlite:////absolute/path', "
             "without a host or a query"
         )
-    if not path or ":memory:" in path or "\0" in path or path.endswith("/"):
+    if not path or ":memory:" in path or path.endswith("/"):
         raise ConfigurationError(
             f"{where} names no file; use 'memory://' for locks within one process"
         )
