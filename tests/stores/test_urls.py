@@ -174,6 +174,41 @@ def test_an_error_does_not_show_what_the_url_says(url: str) -> None:
     assert SECRET not in "".join(traceback.format_exception(refused.value))
 
 
+FAMILY = [
+    "redis://h/", "rediss://h/", "unix:///run/redis.sock", "redis+sentinel://h1,h2/shop",
+    "redis+cluster://h1,h2", "redlock://h1,h2,h3",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("url", FAMILY)
+@pytest.mark.parametrize(
+    "option", ["db", "username", "password", "ssl_ca_certs", "socket_timeout", "canary-7f3a"]
+)
+@pytest.mark.parametrize("sign", ["=", ""])
+def test_an_empty_option_of_redis_is_not_its_default(url: str, option: str, sign: str) -> None:
+    """As of a variable that was not filled in: redis-py would ignore the option."""
+    named = "an option" if option == SECRET else f"'{option}'"
+    with pytest.raises(ConfigurationError, match=f"^{named} in the URL is empty"):
+        lockkit.connect(f"{url}?client_name=a&{option}{sign}")
+
+
+TWICE = [
+    "redis://h/1?db=2", "rediss://h/0?db=0", "redis://h?db=1&db=2", "unix:///s?db=1&db=2",
+    "redis+sentinel://h1,h2/shop/1?db=2", "redis+cluster://h1?client_name=a&client_name=b", "redlock://a,b,c/1?db=2",
+    f"redis://:{SECRET}@h?password={SECRET}", f"redis://{SECRET}@h?username=shop",
+    f"redis://h?password={SECRET}&password=x", "redis://h?socket_timeout=1&socket_timeout=2",
+    f"redis://h?{SECRET}=1&{SECRET}=2",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("url", TWICE)
+def test_what_a_url_of_redis_says_twice_is_refused(url: str) -> None:
+    """redis-py would take one of them."""
+    with pytest.raises(ConfigurationError, match=r"^the URL says .* more than once") as refused:
+        lockkit.connect(url)
+    assert SECRET not in "".join(traceback.format_exception(refused.value))
+
+
 class Guarded(NamedTuple):
     """A server that knows a user with the password SECRET."""
 

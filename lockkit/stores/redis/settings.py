@@ -88,6 +88,7 @@ def maker(
     _check_address(settings)
     _check_database(settings)
     _check_protocol(settings)
+    _check_query(settings)
     options = reject_unknown_options(settings, tuple(OPTIONS))
     for option, value in options.items():
         OPTIONS[option](f"OPTIONS[{option!r}] of {settings.title}", value)
@@ -228,6 +229,25 @@ def _check_protocol(settings: AliasSettings) -> None:
             f"{found[0].strip('&=')} in {settings.place} must be "
             "'plain', for keys that other clients lock, too; 2 and 3 change nothing"
         )
+
+
+def _check_query(settings: AliasSettings) -> None:
+    """redis-py ignores an option that is empty, and takes one of two."""
+    address, _, query = settings.location.partition("?")
+    login, _, place = address.partition("://")[2].rpartition("@")
+    user, _, password = login.partition(":")
+    path = place.partition("/")[2] if settings.location.startswith("redis") else ""
+    words = parse_qsl(query, keep_blank_values=True)
+    before = {"username": user, "password": password, "db": path}
+    said = [*(option for option, text in before.items() if text), *(word for word, _ in words)]
+    for word, text in words:
+        named = repr(word) if word in OPTIONS else "an option"  # else it may be a secret
+        if not text:
+            raise ConfigurationError(
+                f"{named} in {settings.place} is empty: give it a value, or leave it out"
+            )
+        if said.count(word) > 1:
+            raise ConfigurationError(f"{settings.place} says {named} more than once: say it once")
 
 
 def _database(key: str, value: object) -> None:
