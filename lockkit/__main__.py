@@ -126,9 +126,10 @@ def _url(given: str | None, parser: _Parser, *, locks: bool) -> str:
 
 def _missing_file(url: str) -> str:
     """Looking must not create the file: a misspelt path would look as if nothing were locked."""
-    described = load_store(settings_from_url(url)).database()
+    store = load_store(settings_from_url(url))
+    described = store.database()
     path = described.removesuffix(UNUSED)
-    return "" if path == described else f"{path} is missing or empty"
+    return "" if path == described or store.is_within_process() else f"{path} is missing or empty"
 
 
 def _locks(

@@ -28,7 +28,7 @@ from lockkit.runtime import background, entrants, process
 from lockkit.runtime.hold import Hold
 from lockkit.runtime.run import run
 from lockkit.runtime.watchdog import Watchdog
-from lockkit.stores.contract import ProcessLocal, Sessioned
+from lockkit.stores.contract import Sessioned
 from lockkit.stores.registry import load_store
 from lockkit.stores.wires import tell_doubts
 
@@ -61,7 +61,7 @@ class LockClient(_Kinds):
     def __init__(self, store: Store, settings: AliasSettings) -> None:
         super().__init__(store, settings)
         self._wire = store.wire()
-        again, is_local = partial(load_store, settings), isinstance(store, ProcessLocal)
+        again, is_local = partial(load_store, settings), store.is_within_process()
         self._watchdog = Watchdog(self._queue, self._wire, again, is_local=is_local)
         tell_doubts(self._wire, self._watchdog.doubt)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lockkit.model.errors import BackendError, ConfigurationError, DriverMissing, StoreRefused
 from lockkit.model.types import Finding
-from lockkit.stores.contract import HostLocal, ProcessLocal, Store
+from lockkit.stores.contract import HostLocal, Store
 from lockkit.stores.registry import load_store
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def setting_findings(aliases: Iterable[AliasSettings], *, debug: bool) -> Iterat
 
 def refuse_within_process(client: LockClient) -> None:
     """Raise ConfigurationError if other processes do not share the client's store."""
-    if isinstance(client.store, ProcessLocal):
+    if client.store.is_within_process():
         settings = client.settings
         raise ConfigurationError(
             f"{settings.shown_location} (lock alias {settings.alias!r}) is within one process, so "
@@ -76,7 +76,7 @@ def store_findings(client: LockClient) -> Iterator[Finding]:
 
 def _reach(entry: AliasSettings, store: Store) -> Iterator[Finding]:
     alias = f"The lock alias {entry.alias!r} ({entry.shown_location})"
-    if isinstance(store, ProcessLocal):
+    if store.is_within_process():
         yield Finding(
             "within-process",
             f"{alias} holds within one process only: the workers of a server do not exclude one "

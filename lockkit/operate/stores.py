@@ -21,7 +21,6 @@ from lockkit.operate.console import Console, Exit, UsageError
 from lockkit.operate.inspect import Growth, Stuck, remark, stuck
 from lockkit.operate.side_by_side import side_by_side
 from lockkit.operate.text import ELLIPSIS, escape, printable
-from lockkit.stores.contract import ProcessLocal
 
 ClientFactory = Callable[[], LockClient]
 Judge = Callable[[LockInfo], Stuck | None]
@@ -99,7 +98,7 @@ class Stores:
                 "database": client.store.database(),
                 "key_prefix": client.settings.key_prefix,
                 "other_prefixes": _other_prefixes(client) if nothing else None,
-                "this_process_only": isinstance(client.store, ProcessLocal),
+                "this_process_only": client.store.is_within_process(),
             }
             for alias, client in clients.items()
         }
@@ -235,8 +234,8 @@ def _beside(client: LockClient) -> str:
         names = [f"{n!r}{' (has locks)' * bool(has)}" for n, has in found.items()][:PREFIXES_SHOWN]
         more = f" and {len(found) - PREFIXES_SHOWN} more" if len(found) > PREFIXES_SHOWN else ""
         text = f"; other key prefixes there: {', '.join(names)}{more}"
-    if isinstance(client.store, ProcessLocal):
-        text += "; memory:// is within one process: the locks of other processes are not shown"
+    if client.store.is_within_process():
+        text += "; it is within one process: the locks of other processes are not shown"
     return text
 
 

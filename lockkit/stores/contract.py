@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from lockkit.stores.records import Records
     from lockkit.stores.wires import AsyncWire, Wire
 
-
 UNUSED = ", where nobody has ever locked"
 """The end of what ``Store.database`` says of a file that is missing or empty."""
 
@@ -112,10 +111,13 @@ class Store(ABC):
         """Which database it is, for people, if LOCATION does not say so; no I/O."""
         return ""
 
+    def is_within_process(self) -> bool:
+        """Whether it excludes only within this process; no I/O. Default: if it is ProcessLocal."""
+        return isinstance(self, ProcessLocal)
+
     def prefixes(self) -> Step[Mapping[str, bool | None] | None]:
         """The other key prefixes with which clients have locked here. For each: whether it has
-        anything in the store now; None if the server refuses to tell. Writes nothing. Default:
-        None, not known."""
+        anything now; None if the server refuses to tell. Writes nothing. Default: None, unknown."""
         return at_once(None)
 
     def ddl(self) -> str:

@@ -126,6 +126,9 @@ class DjangoConnector(Connector):
     def check_place(self) -> None:
         self._current().check_place()
 
+    def is_within_process(self) -> bool:
+        return self._current().is_within_process()
+
     def described(self) -> str:
         return self._current().described()
 

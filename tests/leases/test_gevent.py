@@ -38,7 +38,7 @@ locks = lockkit.connect(sys.argv[1], ttl=4.5)
 """
 
 
-LISTED = ["redis", "postgresql", "mariadb", "sqlite", "memory"]
+LISTED = ["redis", "postgresql", "mariadb", "sqlite", "temporary", "memory"]
 SESSIONS = ["advisory", "get_lock"]
 
 
@@ -61,8 +61,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
                 yield nodes.url()
         case "sqlite":
             yield f"sqlite:///{tmp_path / 'locks.sqlite3'}"
-        case _:
-            yield "memory://"
+        case kind:
+            yield {"temporary": "sqlalchemy+sqlite://", "memory": "memory://"}[kind]
 
 
 def run(program: str, url: str) -> str:

@@ -223,7 +223,7 @@ def test_readers_and_writers_are_told_apart(client: LockClient) -> None:
 
 
 def test_nothing_held_is_said_and_not_listed(memory: LockClient) -> None:
-    where = "memory://, key prefix 'lockkit'; memory:// is within one process: "
+    where = "memory://, key prefix 'lockkit'; it is within one process: "
     where += "the locks of other processes are not shown\n"
     assert locks(memory) == (0, "", f"nothing is held in {where}")
     assert locks(memory, "--stuck") == (0, "", f"nothing matches in {where}")

@@ -207,12 +207,15 @@ def test_the_note_is_bounded_and_forgets_the_oldest(redis_url: str) -> None:
     server.close()
 
 
-def test_memory_says_that_it_cannot_see_other_processes() -> None:
-    ended = lockkit_process("--url", "memory://", "locks")
+@pytest.mark.parametrize("url", ["memory://", "sqlalchemy+sqlite://"])
+def test_a_store_in_memory_says_that_it_cannot_see_other_processes(url: str) -> None:
+    ended = lockkit_process("--url", url, "locks")
     assert ended.returncode == 0
     assert "the locks of other processes are not shown" in ended.stderr
-    shown = lockkit_process("--url", "memory://", "locks", "show", "x")
+    shown = lockkit_process("--url", url, "locks", "show", "x")
     assert "the locks of other processes are not shown" in shown.stdout
+    told = json.loads(lockkit_process("--url", url, "locks", "--format", "json").stdout)
+    assert told["stores"]["default"]["this_process_only"] is True
 
 
 def blank(path: Path) -> None:

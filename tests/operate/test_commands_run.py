@@ -688,11 +688,14 @@ def test_max_hold_none(client: LockClient) -> None:
     assert status == 0
 
 
-def test_a_store_within_this_process_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "url", ["memory://", "sqlalchemy+sqlite://", "sqlalchemy+sqlite+pysqlite:///:memory:"]
+)
+def test_a_store_within_this_process_is_refused(url: str, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
-    ended = locks(lockkit.connect("memory://"), "run", "job", "--", "touch", str(ran))
+    ended = locks(lockkit.connect(url), "run", "job", "--", "touch", str(ran))
     assert ended.status == 1
-    assert "memory:// (lock alias 'default') is within one process, so this would ex" in ended.err
+    assert f"{url} (lock alias 'default') is within one process, so this would ex" in ended.err
     assert not ran.exists()
 
 

@@ -59,6 +59,9 @@ class TemporaryConnector(SQLiteConnector):
         self._removal: weakref.finalize[[str, int], TemporaryConnector] | None = None
         self._generation = 0
 
+    def is_within_process(self) -> bool:
+        return True
+
     def check_place(self) -> None:
         """Its directory is made together with the file."""
 

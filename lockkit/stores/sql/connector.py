@@ -163,6 +163,10 @@ class Connector(ABC):
         Default: nothing is looked at."""
         return
 
+    def is_within_process(self) -> bool:
+        """Whether no other process can lock there. Default: others can."""
+        return False
+
     def described(self) -> str:
         """Which database it is, for people, where LOCATION does not say it; without passwords."""
         return ""

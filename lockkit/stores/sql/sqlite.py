@@ -57,6 +57,9 @@ class SQLiteStore(HintedTable, HostLocal):
         reject_unknown_options(settings, OPTIONS)
         return table_over(cls, SQLiteConnector(path_of_url(settings)), settings)
 
+    def is_within_process(self) -> bool:
+        return self.connector.is_within_process()
+
 
 def table_over(kind: type[SQLStore], connector: Connector, settings: AliasSettings) -> SQLStore:
     """The store of an alias. Raises ConfigurationError for wrong OPTIONS."""

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from database_settings import complete, sqlite
 from django.core.management.base import SystemCheckError
+from django.db import connections
 from django.test import override_settings
 from places import ROOT
 from system_checks import manage_check, shown_until_silenced
@@ -39,6 +41,7 @@ CASES = [
     ("E003", alias(LOCATION="postgresql://shop:p@ss:canary@h/shop"), alias()),
     ("W001", {**alias(LOCATION="memory://"), "DEBUG": False}, alias()),
     ("W001", alias(LOCATION="memory://"), {**alias(LOCATION="memory://"), "DEBUG": True}),
+    ("W001", {**alias(LOCATION="sqlalchemy+sqlite://"), "DEBUG": False}, alias()),
     ("I001", alias(LOCATION="sqlite:////nonexistent/locks"), alias()),
     ("W002", alias(MAX_HOLD=None), alias(MAX_HOLD=600)),
     ("W003", alias(TTL=1.5), alias(TTL=2)),
@@ -60,6 +63,18 @@ def test_checks(identifier: str, wrong: dict[str, Any], right: dict[str, Any]) -
         assert shown_until_silenced(f"lockkit.{identifier}")
     with override_settings(**right):
         assert found() == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("shop.sqlite3", {"I001"}), (":memory:", {"W001"}), ("/tmp/shop.sqlite3", {"I001"})],
+)
+def test_a_database_of_the_project(
+    name: str, expected: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connections.settings, "default", complete(sqlite(Path(name))))
+    with override_settings(**alias(LOCATION="django://default"), DEBUG=False):
+        assert {identifier.rpartition(".")[2] for identifier in found()} == expected
 
 
 @override_settings(LOCKKIT={"default": {"LOCATION": REDIS, "TLL": 1}})

@@ -9,7 +9,7 @@ from django.core.management.base import CommandError
 from django.db import DatabaseError
 
 from lockkit import BackendError, ConfigurationError
-from lockkit.stores.contract import Fenced, ProcessLocal
+from lockkit.stores.contract import Fenced
 from lockkit_django import locks
 from race.machines import Machine, MachineFailed, Plan, ending_on_signals, running
 from race.track import prepare_database
@@ -53,9 +53,9 @@ def check_locks() -> None:
     CommandError if the store is down, or is in one process."""
     try:
         client = locks["default"]
-        if isinstance(client.store, ProcessLocal):
+        if client.store.is_within_process():
             raise CommandError(
-                "the locks: memory:// holds in one process, and the shop has several"
+                "the locks: this store holds in one process, and the shop has several"
             )
         if make := getattr(client.store, "create_table", None):
             make()
