@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -21,9 +20,6 @@ SHORTEST_TTL = 2.0
 LONGEST_TTL = 300.0
 """Seconds: above it, a killed process keeps its locks from everybody for too long."""
 
-RELATIVE = r"(sqlalchemy\+)?sqlite:///[^/]"
-"""Locations of SQLite that depend on the working directory."""
-
 
 def setting_findings(aliases: Iterable[AliasSettings], *, debug: bool) -> Iterator[Finding]:
     """Does no I/O. ``debug``: a store within one process or machine is fine."""
@@ -38,7 +34,7 @@ def setting_findings(aliases: Iterable[AliasSettings], *, debug: bool) -> Iterat
         if not debug:
             yield from _reach(entry, store)
         yield from _durations(entry)
-        if re.match(RELATIVE, entry.location):
+        if store.is_relative():
             yield _relative(entry)
 
 
@@ -97,7 +93,7 @@ def _relative(entry: AliasSettings) -> Finding:
         f"The lock alias {entry.alias!r} has a relative path ({entry.shown_location}): processes "
         f"that start in different directories lock in different files, and do not exclude one "
         f"another",
-        "Give the absolute path, with four slashes, as in sqlite:////var/lib/shop/locks.sqlite3.",
+        "Give the absolute path. A URL then has four slashes, as sqlite:////var/lib/locks has.",
     )
 
 

@@ -115,6 +115,10 @@ class Store(ABC):
         """Whether it excludes only within this process; no I/O. Default: if it is ProcessLocal."""
         return isinstance(self, ProcessLocal)
 
+    def is_relative(self) -> bool:
+        """Whether another working directory leads to another store; no I/O. Default: False."""
+        return False
+
     def prefixes(self) -> Step[Mapping[str, bool | None] | None]:
         """The other key prefixes with which clients have locked here. For each: whether it has
         anything now; None if the server refuses to tell. Writes nothing. Default: None, unknown."""

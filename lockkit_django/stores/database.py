@@ -129,6 +129,9 @@ class DjangoConnector(Connector):
     def is_within_process(self) -> bool:
         return self._current().is_within_process()
 
+    def is_relative(self) -> bool:
+        return self._current().is_relative()
+
     def described(self) -> str:
         return self._current().described()
 

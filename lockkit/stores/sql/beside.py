@@ -17,8 +17,12 @@ from lockkit.stores.sql.sqlite import SQLiteConnector
 def connector_beside(database: str) -> SQLiteConnector:
     """The connector for the locks of an application with this database, in memory or in a file.
     ``database``: its name in Django and SQLAlchemy."""
-    path = _path_of(database)
-    return TemporaryConnector() if path is None else SQLiteConnector(_beside(path), path)
+    given = _named(database)
+    if given is None:
+        return TemporaryConnector()
+    path = os.path.realpath(given)
+    beside = os.fspath(_beside(Path(path)))
+    return SQLiteConnector(beside, path, is_relative=not os.path.isabs(given))
 
 
 def path_beside(database: str) -> Path | None:
@@ -26,20 +30,19 @@ def path_beside(database: str) -> Path | None:
 
     It is the same however the database's path is spelled, and in any later working directory.
     """
-    path = _path_of(database)
-    return None if path is None else _beside(path)
+    given = _named(database)
+    return None if given is None else _beside(Path(os.path.realpath(given)))
 
 
 def _beside(path: Path) -> Path:
     return path.with_name(f"{path.stem}.lockkit{path.suffix}")
 
 
-def _path_of(database: str) -> Path | None:
+def _named(database: str) -> str | None:
+    """The path as it is given; None for a database in memory."""
     if not database or ":memory:" in database or "mode=memory" in database:
         return None
-    if database.startswith("file:"):
-        database = _path_in(database)
-    return Path(os.path.realpath(database))
+    return _path_in(database) if database.startswith("file:") else database
 
 
 def _path_in(uri: str) -> str:
@@ -55,7 +58,7 @@ class TemporaryConnector(SQLiteConnector):
     """
 
     def __init__(self) -> None:
-        super().__init__(Path("in memory"))
+        super().__init__("in memory")
         self._removal: weakref.finalize[[str, int], TemporaryConnector] | None = None
         self._generation = 0
 

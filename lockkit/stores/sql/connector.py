@@ -167,6 +167,10 @@ class Connector(ABC):
         """Whether no other process can lock there. Default: others can."""
         return False
 
+    def is_relative(self) -> bool:
+        """Whether another working directory leads to another database. Default: False."""
+        return False
+
     def described(self) -> str:
         """Which database it is, for people, where LOCATION does not say it; without passwords."""
         return ""

@@ -1,14 +1,35 @@
-"""What SQLite does not say of its files, and the system does."""
+"""The file that a URL names, and what SQLite does not say of its files and the system does."""
 
 from __future__ import annotations
 
 import errno
 import os
 import re
+from typing import TYPE_CHECKING
 
 from lockkit.model.errors import ConfigurationError
 
+if TYPE_CHECKING:
+    from lockkit.model.settings import AliasSettings
+
 MOUNTS = "/proc/self/mountinfo"
+
+
+def path_of_url(settings: AliasSettings) -> str:
+    """The path in ``sqlite:///path``. Raises ConfigurationError."""
+    where = settings.place
+    _, _, rest = settings.location.partition("://")
+    host, slash, path = rest.partition("/")
+    if host or not slash or "?" in path:
+        raise ConfigurationError(
+            f"{where} must be 'sqlite:///relative/path' or 'sqlite:////absolute/path', "
+            "without a host or a query"
+        )
+    if not path or ":memory:" in path or path.endswith("/"):
+        raise ConfigurationError(
+            f"{where} names no file; use 'memory://' for locks within one process"
+        )
+    return path
 
 
 def check_mounts(*paths: str) -> None:

@@ -29,7 +29,7 @@ from lockkit.model.settings import AliasSettings, state_directory
 from lockkit.stores.contract import UNUSED, HostLocal, reject_unknown_options
 from lockkit.stores.sql.connector import Connection, Connector, Missed, Parameters, Result
 from lockkit.stores.sql.dialect import Dialect, load_dialect
-from lockkit.stores.sql.files import check_mounts, why_none_opens
+from lockkit.stores.sql.files import check_mounts, path_of_url, why_none_opens
 from lockkit.stores.sql.hinted import HintedTable
 from lockkit.stores.sql.hints import HintSocket, send
 from lockkit.stores.sql.store import BUSY_SECONDS, SQLStore
@@ -55,10 +55,15 @@ class SQLiteStore(HintedTable, HostLocal):
     @classmethod
     def from_settings(cls, settings: AliasSettings) -> SQLStore:
         reject_unknown_options(settings, OPTIONS)
-        return table_over(cls, SQLiteConnector(path_of_url(settings)), settings)
+        path = path_of_url(settings)
+        connector = SQLiteConnector(os.path.realpath(path), is_relative=not os.path.isabs(path))
+        return table_over(cls, connector, settings)
 
     def is_within_process(self) -> bool:
         return self.connector.is_within_process()
+
+    def is_relative(self) -> bool:
+        return self.connector.is_relative()
 
 
 def table_over(kind: type[SQLStore], connector: Connector, settings: AliasSettings) -> SQLStore:
@@ -75,24 +80,6 @@ def table_over(kind: type[SQLStore], connector: Connector, settings: AliasSettin
     )
 
 
-def path_of_url(settings: AliasSettings) -> Path:
-    """The path in ``sqlite:///path``, made absolute, so that a later change of the working
-    directory does not matter. Raises ConfigurationError."""
-    where = settings.place
-    _, _, rest = settings.location.partition("://")
-    host, slash, path = rest.partition("/")
-    if host or not slash or "?" in path:
-        raise ConfigurationError(
-            f"{where} must be 'sqlite:///relative/path' or 'sqlite:////absolute/path', "
-            "without a host or a query"
-        )
-    if not path or ":memory:" in path or path.endswith("/"):
-        raise ConfigurationError(
-            f"{where} names no file; use 'memory://' for locks within one process"
-        )
-    return Path(os.path.realpath(path))
-
-
 class SQLiteConnector(Connector):
     """Connections of the sqlite3 module to one file, which is made when it is needed.
 
@@ -101,10 +88,13 @@ class SQLiteConnector(Connector):
     open the new one if the ``-wal`` and ``-shm`` of the deleted one are still there.
     """
 
-    def __init__(self, path: Path, beside: Path | None = None) -> None:
-        """``beside``: the database of the application whose locks are in this file."""
-        self._path = os.fspath(path)
-        self._beside = os.fspath(beside or path)
+    def __init__(self, path: str, beside: str | None = None, *, is_relative: bool = False) -> None:
+        """``path`` is absolute, so that a later change of the working directory does not matter.
+        ``beside``: the database of the application whose locks are in this file. ``is_relative``:
+        whether the settings named it by a relative path."""
+        self._path = path
+        self._beside = beside or path
+        self._is_relative = is_relative
         self._ours: object = None  #: the identity of the file that was found to have a table
 
     @property
@@ -117,6 +107,9 @@ class SQLiteConnector(Connector):
         except OSError:
             return None
         return found.st_dev, found.st_ino
+
+    def is_relative(self) -> bool:
+        return self._is_relative
 
     def described(self) -> str:
         return self._path if self.has_anything() else f"{self._path}{UNUSED}"

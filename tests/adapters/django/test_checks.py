@@ -47,6 +47,7 @@ CASES = [
     ("W003", alias(TTL=1.5), alias(TTL=2)),
     ("W004", alias(TTL=301), alias(TTL=300)),
     ("W008", {**alias(LOCATION="sqlite:///locks.sqlite3"), "DEBUG": True}, alias()),
+    ("W008", {**alias(LOCATION="sqlalchemy+sqlite+pysqlite:///a"), "DEBUG": True}, alias()),
 ]
 
 
@@ -67,7 +68,7 @@ def test_checks(identifier: str, wrong: dict[str, Any], right: dict[str, Any]) -
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("shop.sqlite3", {"I001"}), (":memory:", {"W001"}), ("/tmp/shop.sqlite3", {"I001"})],
+    [("shop.sqlite3", {"I001", "W008"}), (":memory:", {"W001"}), ("/tmp/shop.sqlite3", {"I001"})],
 )
 def test_a_database_of_the_project(
     name: str, expected: set[str], monkeypatch: pytest.MonkeyPatch

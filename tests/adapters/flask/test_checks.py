@@ -66,9 +66,22 @@ def of(app: Flask, rule: str, view: Any, **options: Any) -> list[str]:
     return codes(app)
 
 
-def test_a_relative_path_of_locks(make_app: Callable[..., Flask]) -> None:
-    assert codes(make_app(LOCKKIT_URL="sqlite:///locks.sqlite3")) == ["relative-path"]
-    assert codes(make_app(LOCKKIT_URL="sqlite:////tmp/locks.sqlite3")) == []
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("sqlite:///shop.sqlite3", ["relative-path"]),
+        ("sqlalchemy+sqlite+pysqlite:///shop.sqlite3", ["relative-path"]),
+        ("sqlalchemy+sqlite:///file:shop.sqlite3?uri=true", ["relative-path"]),
+        ("sqlite:////tmp/shop.sqlite3", []),
+        ("sqlalchemy+sqlite+pysqlite:////tmp/shop.sqlite3", []),
+        ("sqlalchemy+sqlite:///file:/tmp/shop.sqlite3?uri=true", []),
+        ("sqlalchemy+sqlite:///:memory:", []),
+    ],
+)
+def test_a_relative_path_of_locks(
+    make_app: Callable[..., Flask], url: str, found: list[str]
+) -> None:
+    assert codes(make_app(LOCKKIT_URL=url)) == found
 
 
 @pytest.mark.parametrize("view", KINDS)
