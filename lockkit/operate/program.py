@@ -146,13 +146,13 @@ def _standing_by(name: str, words: list[str], console: Console) -> Iterator[_Pro
     with _guarded() as guarded:
         guard, group = guarded
         low, writing = os.pipe()
-        reading = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 3)  # 0 would be the program's input
+        reading = fcntl.fcntl(low, fcntl.F_DUPFD, 3)  # inherited; 0 would be the program's input
         os.close(low)
         with open(writing, "wb", buffering=0) as pipe:
             told = [sys.executable, "-S", "-P", "-c", STAND_BY, str(reading), *words]
             named = {**os.environ, "LOCKKIT_NAME": name}
             try:
-                child = subprocess.Popen(told, pass_fds=[reading], env=named, process_group=group)  # noqa: S603
+                child = subprocess.Popen(told, close_fds=False, env=named, process_group=group)  # noqa: S603
             finally:
                 os.close(reading)
             program = _Program(child, pipe, console, guarded)

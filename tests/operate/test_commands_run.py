@@ -123,15 +123,22 @@ def test_a_job_without_a_standard_input_gives_the_program_none(url: str) -> None
 def test_the_program_finds_what_it_would_find_without_the_command(
     program: tuple[str, ...], url: str
 ) -> None:
-    """Also variables whose names no shell accepts, or which a shell obeys."""
+    """Also variables whose names no shell accepts, or which a shell obeys; and descriptors that it
+    inherits, such as those of a job server of make."""
     odd = {"spring.profile": "a", "a-b": "c", "BASH_FUNC_x%%": "() { :; }", "OPTIND": "abc"}
     command = [sys.executable, "-m", "lockkit", "--url", url, "locks", "run", "job", *program]
+    inherited = os.open(os.devnull, os.O_RDONLY)
+    environment = {**os.environ, **odd}
     found, ours = (
         map(
-            _plain, subprocess.check_output(each, env={**os.environ, **odd}, text=True).splitlines()
+            _plain,
+            subprocess.check_output(
+                each, env=environment, pass_fds=[inherited], text=True
+            ).splitlines(),
         )
         for each in (program, command)
     )
+    os.close(inherited)
     told = ("LOCKKIT_NAME=", "LOCKKIT_FENCE=")
     assert sorted(line for line in ours if not line.startswith(told)) == sorted(found)
 
