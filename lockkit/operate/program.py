@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import resources
 from types import FrameType
-from typing import IO, TypeAlias
+from typing import IO
 
 from lockkit.engine.holding import UNTOLD
 from lockkit.leases.client import Lease, LockClient
@@ -36,12 +36,15 @@ from lockkit.model.names import repair_command
 from lockkit.model.types import UNSET, Unset
 from lockkit.operate.console import Console, Exit, UsageError
 from lockkit.operate.ending import is_main_thread, is_working, wait_for
+from lockkit.operate.guard import Guarded, guarded, say
 from lockkit.operate.setting_checks import refuse_within_process
 from lockkit.operate.stores import Stores
 from lockkit.operate.text import escape, printable
 from lockkit.runtime import process
 
 PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
+"""Without a terminal, SIGTSTP as well. At one, it reaches all of these processes by itself."""
+
 GRACE = 10.0
 """Seconds that a program has to end after SIGTERM; then it is killed, and has as many again."""
 
@@ -53,17 +56,6 @@ STAND_BY = resources.files(__package__).joinpath("stand_by.py").read_text()
 
 So the pid of the program is known when the lock is requested, and the program owns the lease.
 """
-
-GUARD = (
-    'trap "" HUP INT QUIT TERM; read -r whom; '
-    'read -r _ || { kill -s TERM -- "-$$"; kill -s TERM "$whom"; }'
-)
-"""Terminates the program if this command ends without telling the guard, because nobody renews the
-lease then. The guard leads a process group, which others can join until it is reaped."""
-
-Guarded: TypeAlias = tuple[IO[bytes], int | None]
-"""The pipe that the guard reads, and the group of the program and of what it starts; None: it has
-no group of its own."""
 
 
 def run_program(arguments: argparse.Namespace, stores: Stores, console: Console) -> int:
@@ -102,7 +94,7 @@ def run_program(arguments: argparse.Namespace, stores: Stores, console: Console)
 
 def _run_under(lease: Lease, program: _Program, console: Console) -> int:
     try:
-        program.run(_fence_of(lease))
+        program.run(lease)
     finally:
         program.end()  # before anybody else gets the lock
         kept = _give_back(lease, console)
@@ -143,8 +135,8 @@ def _standing_by(name: str, words: list[str], console: Console) -> Iterator[_Pro
     """The program's process, which ends if the lock is not acquired. Signals go to its ``hear``."""
     if is_main_thread() and signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else its exit status would be lost
-    with _guarded() as guarded:
-        guard, group = guarded
+    with guarded() as found:
+        guard, group = found
         low, writing = os.pipe()
         reading = fcntl.fcntl(low, fcntl.F_DUPFD, 3)  # inherited; 0 would be the program's input
         os.close(low)
@@ -155,9 +147,9 @@ def _standing_by(name: str, words: list[str], console: Console) -> Iterator[_Pro
                 child = subprocess.Popen(told, close_fds=False, env=named, process_group=group)  # noqa: S603
             finally:
                 os.close(reading)
-            program = _Program(child, pipe, console, guarded)
-            _say(guard, child.pid)
-            before = {number: signal.signal(number, program.hear) for number in _heard()}
+            program = _Program(child, pipe, console, found)
+            say(guard, child.pid)
+            before = {number: signal.signal(number, program.hear) for number in _heard(group)}
             try:
                 yield program
             finally:
@@ -167,42 +159,12 @@ def _standing_by(name: str, words: list[str], console: Console) -> Iterator[_Pro
                     signal.signal(number, handler)
 
 
-@contextmanager
-def _guarded() -> Iterator[Guarded]:
-    """Start the guard. At a terminal it leads no group: keys and the shell's job control must reach
-    all of these processes."""
-    apart = 0 if not _has_terminal() else None
-    guard = subprocess.Popen(  # noqa: S603
-        ["/bin/sh", "-c", GUARD],
-        bufsize=0,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        process_group=apart,
-    )
-    assert guard.stdin is not None
-    with guard:
-        yield guard.stdin, guard.pid if apart is not None else None
-
-
-def _has_terminal() -> bool:
-    try:
-        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
-    except OSError:
-        return False
-    return True
-
-
-def _say(pipe: IO[bytes], line: object) -> None:
-    with suppress(BrokenPipeError):  # its reader may have been killed
-        pipe.write(f"{line}\n".encode())
-
-
-def _heard() -> Iterator[int]:
+def _heard(group: int | None) -> Iterator[int]:
     """The signals to pass on. Those that this command was started to ignore are not among them: the
     program ignores them, too."""
     if is_main_thread():
-        numbers = [getattr(signal, name) for name in PASSED_ON if hasattr(signal, name)]
+        names = PASSED_ON if group is None else (*PASSED_ON, "SIGTSTP")
+        numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
         kept = (signal.SIG_IGN, None)  # None: set by a program that embeds Python
         yield from (each for each in numbers if signal.getsignal(each) not in kept)
 
@@ -215,19 +177,21 @@ class _Program:
     """
 
     def __init__(
-        self, child: subprocess.Popen[bytes], pipe: IO[bytes], console: Console, guarded: Guarded
+        self, child: subprocess.Popen[bytes], pipe: IO[bytes], console: Console, found: Guarded
     ) -> None:
         self.child = child
         self._pipe = pipe
         self._console = console
-        self._guard, self._group = guarded
+        self._guard, self._group = found
         self._runs = self.is_lost = False
         self._ended: int | None = None  #: how; None: not yet
+        self._lease: Lease | None = None
 
-    def run(self, fence: str) -> None:
+    def run(self, lease: Lease) -> None:
         """Start the program, and wait for its end."""
-        self._runs = True
-        _say(self._pipe, fence)
+        fence = _fence_of(lease)
+        self._lease, self._runs = lease, True
+        say(self._pipe, fence)
         self._ended = wait_for(self.child)
         if self._ended < 0 or self.is_lost:  # what a script has called outlives a signal to it
             self._terminate(lambda: is_working(self._group))
@@ -253,7 +217,11 @@ class _Program:
     def hear(self, number: int, _: FrameType | None) -> None:
         """During the wait for the lock, a signal ends the wait. Later it is passed to the program.
         Ctrl-C at a terminal reaches the program by itself: both are in the foreground."""
-        if self._runs:
+        if number == signal.SIGTSTP:
+            self._stop()
+        elif number == signal.SIGCONT:
+            self._go_on()
+        elif self._runs:
             by_itself = self._group is None and number in (signal.SIGINT, signal.SIGQUIT)
             if not by_itself and self._ended is None:
                 self._kill(number)
@@ -262,6 +230,20 @@ class _Program:
         elif number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             raise SystemExit(128 + number)
 
+    def _stop(self) -> None:
+        """Stop the program, and then this command: nobody renews the lease until it goes on."""
+        if self._runs and self._ended is None:
+            self._signal(signal.SIGSTOP)
+            if self._group is not None:
+                os.kill(self._group, signal.SIGCONT)  # the guard goes on
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def _go_on(self) -> None:
+        """Let the program go on, unless the lease ended while this command was stopped: ``lose``
+        is called then."""
+        if self._lease is not None and not self._lease.lost and self._ended is None:
+            self._signal(signal.SIGCONT)
+
     def end(self) -> None:
         """End the program, even if it has not begun."""
         self._pipe.close()
@@ -269,7 +251,7 @@ class _Program:
             if self._runs:
                 self._kill(signal.SIGTERM)
             self._ended = wait_for(self.child)
-        _say(self._guard, "it has ended")  # before the release, which may take long
+        say(self._guard, "it has ended")  # before the release, which may take long
 
     def _kill(self, number: int) -> None:
         if self.child.returncode is None:  # else another process may have its pid now
@@ -291,5 +273,6 @@ class _Program:
             until = now() + GRACE
             if goes_on():
                 self._signal(number)
+                self._signal(signal.SIGCONT)  # if it is stopped, it ends only then
             while goes_on() and now() < until:
                 time.sleep(PAUSE)

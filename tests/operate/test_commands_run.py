@@ -252,6 +252,71 @@ def test_signals_are_passed_on(client: LockClient, url: str, number: signal.Sign
     assert client.inspect("job") is None
 
 
+STOPS = "import os; print(os.getpid(), os.getppid(), flush=True); "
+
+
+@contextlib.contextmanager
+def stopped(url: str, program: str, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A script that has called this program. The command was told to stop, and all three have."""
+    command = ("run", *options, "job", *by_a_script(STOPS + program))
+    with start(*command, url=url) as process:
+        assert process.stdout is not None
+        pids = *map(int, process.stdout.readline().split()), process.pid
+        process.send_signal(signal.SIGTSTP)
+        try:
+            until(lambda: [state_of(pid) for pid in pids] == ["T", "T", "T"])
+            yield process
+        finally:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+            process.terminate()
+
+
+def test_the_program_stops_and_goes_on_with_the_command(url: str, go: Path) -> None:
+    with stopped(url, f"open({str(go)!r}).close(); print('went on')") as process:
+        process.send_signal(signal.SIGCONT)
+        os.close(os.open(go, os.O_WRONLY))
+        assert process.wait(DEADLINE) == 0
+        assert process.stdout is not None
+        assert process.stdout.read() == "went on\n"
+
+
+def test_a_program_that_was_stopped_for_too_long_does_not_go_on(
+    client: LockClient, url: str, go: Path
+) -> None:
+    """What it did until then, it did under the lock."""
+    waits = f"open({str(go)!r}).close(); print('went on')"
+    with stopped(url, waits, "--ttl", "1") as process, client.lock("job", timeout=DEADLINE):
+        opened = os.open(go, os.O_RDWR)
+        process.send_signal(signal.SIGCONT)
+        out, err = process.communicate(timeout=DEADLINE)
+        os.close(opened)
+        assert (process.returncode, out) == (1, "")
+        assert "the lease on 'job' is lost: " in err
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_a_command_that_is_stopped_can_be_ended(
+    client: LockClient, url: str, end: signal.Signals
+) -> None:
+    with stopped(url, "import signal; signal.pause()") as process:
+        program = pid_of_owner(client)
+        process.send_signal(end)
+        if end == signal.SIGTERM:
+            process.send_signal(signal.SIGCONT)
+        process.wait(DEADLINE)
+        until(lambda: is_gone(program))
+
+
+def pid_of_owner(client: LockClient) -> int:
+    """The process of the program, which owns the lease."""
+    info = client.inspect("job")
+    assert info is not None
+    assert info.owner is not None
+    return int(info.owner.pid)
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_while_waiting_leaves_nothing_behind(
     client: LockClient, url: str, number: signal.Signals, status: int
@@ -353,8 +418,15 @@ def break_job(client: LockClient) -> None:
 
 def is_gone(pid: int) -> bool:
     """Or nobody has asked how it has ended."""
-    stat = Path(f"/proc/{pid}/stat")
-    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    return state_of(pid) in ("", "Z")
+
+
+def state_of(pid: int) -> str:
+    """A letter of the system. Empty: there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def test_the_lock_is_held_until_what_a_script_has_called_has_ended(
