@@ -158,11 +158,11 @@ class Admission:
 
     async def _claim(self, decision: Proceed) -> Decision:
         """The same decision if the claim succeeds; otherwise one by the record that is there."""
-        fence = decision.lease.fencing_token
+        record, fence = self._orders.running(self.order), decision.lease.fencing_token
         try:
-            record, store = self._orders.running(self.order), self._means.store
-            await value(store.start(record, fence, replaces=decision.orphan))
-        except LeaseLost:
+            await value(self._means.store.start(record, fence, replaces=decision.orphan))
+        except LeaseLost:  # but if the reply to the first request was lost, a claim is written
+            await self.forget(decision)
             return refusals.LEASE_LOST
         except DuplicateKeyError:
             return await self.decide(decision.lease)

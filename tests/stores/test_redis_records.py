@@ -552,6 +552,35 @@ def test_a_dropped_reply_is_asked_for_again(
     locks.close()
 
 
+def test_a_claim_whose_reply_is_lost_is_forgotten_if_the_lease_is_lost_too(
+    redis_server: RedisServer, redis_url: str, orders: Orders
+) -> None:
+    """It was written; when it is sent again, the lease has ended, and the view does not run."""
+    sent: list[bytes] = []
+
+    def end_the_lease(data: bytes) -> None:
+        if b'"state": "running"' not in data:
+            return
+        sent.append(data)
+        if len(sent) == 2:
+            (held,) = direct.holders()
+            assert held.fence is not None
+            assert direct.break_(held.name, fence=held.fence)
+
+    with (
+        lockkit.connect(redis_url, ttl=30) as direct,
+        FaultProxy("127.0.0.1", redis_server.port, on_request=end_the_lease) as link,
+        lockkit.connect(redis_url.replace(str(redis_server.port), str(link.port)), ttl=30) as locks,
+    ):
+        died(begun(orders, order_of(orders, "A-0"), RedisOrderRecords(direct), direct))  # scripts
+        store = RedisOrderRecords(locks)
+        link.drop_replies(matching=b'"state": "running"')
+        refused = drive(orders.admit(order_of(orders)), store, locks)
+        assert isinstance(refused, Refusal)
+        assert (refused.code, len(sent)) == ("order-lease-lost", 2)
+        died(begun(orders, order_of(orders), store, locks))
+
+
 def test_a_store_that_dies_under_the_view_leaves_an_unknown_outcome() -> None:
     with RedisServer() as server:
         locks = lockkit.connect(server.url, options={"socket_timeout": 5}, ttl=30)
