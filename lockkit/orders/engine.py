@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -144,13 +145,13 @@ class Orders:
 
         ``response``: None if it is not known how the view ended, because it was cancelled.
         ``failed``: the view raised, and the response was made from the exception. If there is no
-        response, or the view raised and its response is not stored (409, 5xx), the order becomes an
-        orphan. If the view itself returned such a response, the order may be tried again.
+        response, or it was made from an exception and is not a 4xx that is stored, the order
+        becomes an orphan. If the view itself returned 409 or 5xx, the order may be tried again.
         """
 
         async def settled(means: Means) -> Refusal | None:
-            if response is None or (failed and not storable(response.status)):
-                return None
+            if response is None or (failed and not _is_answer(response)):
+                return None if response is None else self._unknown(decision.order, response)
             ending = self.conclude(decision.order, response)
             if not isinstance(ending, Keep):
                 await Admission(self, decision.order, means, 0.0, locks=True).forget(decision)
@@ -164,6 +165,21 @@ class Orders:
             return refusals.outcome_unknown(may_repeat=self.settings.retries_orphans)
 
         return settled
+
+    def _unknown(self, order: Order, response: OrderResponse) -> Refusal | None:
+        """What to say instead of a response that was made from an exception. A success would tell
+        the client that the order is done, and nobody knows that."""
+        if response.status >= HTTPStatus.BAD_REQUEST:
+            return None
+        log.error(
+            "the view of the order %r raised, and a middleware, a decorator or a handler makes %d "
+            "of it: nobody knows what was done, so the order is an orphan",
+            order.request,
+            response.status,
+        )
+        if response.status >= HTTPStatus.MULTIPLE_CHOICES:
+            return None
+        return refusals.outcome_unknown(may_repeat=self.settings.retries_orphans)
 
     def running(self, order: Order) -> Record:
         """The record to insert before the view is called."""
@@ -232,6 +248,11 @@ class Orders:
             return refusals.LENGTH_REQUIRED
         limit = self.settings.max_request
         return refusals.too_big(limit) if _is_larger(request, limit) else None
+
+
+def _is_answer(response: OrderResponse) -> bool:
+    """Whether a response that was made from an exception is the answer to the order."""
+    return response.status >= HTTPStatus.BAD_REQUEST and storable(response.status)
 
 
 def _is_larger(request: OrderRequest, limit: int) -> bool:

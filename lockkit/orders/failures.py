@@ -91,6 +91,15 @@ def without_lock(answered: OrderResponse | None) -> OrderResponse | None:
     return answered._replace(status=HTTPStatus.LOCKED) if storable(answered.status) else answered
 
 
+def as_raised(answered: OrderResponse | None, status: int | None) -> OrderResponse | None:
+    """The answer that was made of an exception with this status. If the view has raised a passing
+    refusal or a 5xx in order to say that nothing has happened, no page that is made of it changes
+    that."""
+    if answered is None or status is None or storable(status):
+        return answered
+    return answered._replace(status=status)
+
+
 def typed(error: Exception, unavailable: Unavailable, remedy: str) -> Exception:
     """What to raise for an error of a statement about records: DuplicateKeyError for an existing
     key, ConfigurationError with the ``remedy`` for a missing table, and BackendUnavailable for

@@ -22,7 +22,7 @@ from lockkit.model.names import repair_command
 from lockkit.model.settings import DEFAULT_ALIAS
 from lockkit.model.types import ClaimReply, Finding, LockInfo, LockState, StoredRecord
 from lockkit.orders import refusals
-from lockkit.orders.failures import without_lock
+from lockkit.orders.failures import as_raised, without_lock
 from lockkit.orders.gate import OpenOrder
 from lockkit.orders.order import lock_name_of
 from lockkit.orders.record import (
@@ -138,15 +138,27 @@ class ClaimedOrder(OpenOrder):
         failed = has_run and self._is_accident(response)
         answered = self.visit.answered(response) if has_run else NOT_RUN  # its own lock was busy
         refusal = self._settle(answered, failed=failed)
-        return response if refusal is None else self.visit.refuse(refusal)
+        if refusal is None or (failed and self._shows_failure(response)):
+            return response
+        return self.visit.refuse(refusal)
 
     @abstractmethod
     def _is_accident(self, response: Any) -> bool:
         """Whether the response was made from an exception that was not raised to be answered."""
 
+    @abstractmethod
+    def _raised_status(self) -> int | None:
+        """The status of an exception that was raised to be answered; None if there was none."""
+
+    def _shows_failure(self, response: Any) -> bool:
+        """Whether a 2xx that was made from an exception tells the client of it, in its body."""
+        return False
+
     def _settle(self, answered: OrderResponse | None, *, failed: bool) -> Refusal | None:
         if isinstance(self.error, LockError):
             answered = without_lock(answered)
+        if not failed:
+            answered = as_raised(answered, self._raised_status())
         flow = self.orders.settle(self.decision, answered, failed=failed)
         return result_of(self.visit.thread.ask(flow, self.visit))
 

@@ -5,6 +5,7 @@ Call its methods on the thread that has the request's connections.
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
@@ -12,7 +13,13 @@ from django.db import transaction
 from lockkit.model.errors import ConfigurationError, LeaseLost
 from lockkit.orders import gate, redis_records
 from lockkit.orders.record import storable
-from lockkit_django.orders.errors import is_answer, is_made_by_drf, is_of_check, is_of_handler
+from lockkit_django.orders.errors import (
+    is_answer,
+    is_made_by_drf,
+    is_of_check,
+    is_of_handler,
+    status_of,
+)
 from lockkit_django.orders.request import tell_of_new_session
 
 if TYPE_CHECKING:
@@ -113,7 +120,6 @@ class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
     """An order with STORE "redis". Its claim stays behind, as an orphan, after an exception whose
     answer is not stored, after a cancelled request, and after a killed process."""
 
-    _refused_by_check = False  #: one of Django's checks refused the request before the view
     _session_key: str | None = None  #: the key of the session before the view
 
     def begin(self) -> None:
@@ -127,7 +133,8 @@ class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
         return super().close(response)
 
     def fail(self, error: BaseException) -> Any:
-        self._refused_by_check = is_of_check(error)
+        if is_of_check(error):  # then the view has not run
+            self.begun, self.refused = False, True
         return super().fail(error)
 
     @property
@@ -136,8 +143,15 @@ class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
         return self.leases[:-1]
 
     def _is_accident(self, response: HttpResponseBase) -> bool:
-        if self.failed:
-            return not self._refused_by_check
-        if is_made_by_drf(response):
+        if self.failed:  # without ``error``: somebody has reported an exception
+            return self.error is not None or response.status_code >= HTTPStatus.BAD_REQUEST
+        if is_made_by_drf(response) and not (self.error and is_answer(self.error)):
             return is_of_handler(response)
         return self.error is not None and not is_answer(self.error)
+
+    def _raised_status(self) -> int | None:
+        error = self.error
+        return status_of(error) if error is not None and is_answer(error) else None
+
+    def _shows_failure(self, response: HttpResponseBase) -> bool:
+        return is_made_by_drf(response)

@@ -47,7 +47,7 @@ class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
     """An order with STORE "redis". An HTTP exception is the view's answer; any other exception says
     nothing about what was done.
 
-    The same holds for what an error handler makes of it, unless that response ends the order.
+    The same holds for what an error handler makes of it, unless that is a 4xx that is stored.
     """
 
     def overrule(self) -> None:
@@ -64,6 +64,13 @@ class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
 
     def _is_accident(self, response: Any) -> bool:
         return self.failed and not isinstance(self.error, HTTPException)
+
+    def _raised_status(self) -> int | None:
+        return status_of(self.error) if isinstance(self.error, HTTPException) else None
+
+
+def status_of(error: HTTPException) -> int:
+    return error.response.status_code if error.response else error.code or 500
 
 
 CurrentOrder = OpenOrder

@@ -24,7 +24,7 @@ from lockkit.orders.failures import note, unsaved
 from lockkit.orders.record import RecordChangedError, refuses
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.orders import messages
-from lockkit_flask.orders.open_order import OpenOrder
+from lockkit_flask.orders.open_order import OpenOrder, status_of
 from lockkit_flask.orders.table import FIRST, Savepoints, Sql, typed_errors
 
 if TYPE_CHECKING:
@@ -95,9 +95,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
         They get its connection from the pool, which may have no other. ``abort(redirect(…))`` is an
         answer and not a failure. After a refusal, what the view has committed stays.
         """
-        status = 500
-        if isinstance(error, HTTPException):
-            status = error.response.status_code if error.response else error.code or status
+        status = status_of(error) if isinstance(error, HTTPException) else 500
         self._raised_refusal = refuses(status)
         if self._raised_refusal or status < HTTPStatus.BAD_REQUEST:
             return None

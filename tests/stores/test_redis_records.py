@@ -233,6 +233,8 @@ def test_a_response_that_was_not_kept_may_be_made_again(
         ((OrderResponse(409, [], b""), False), Proceed),
         ((OrderResponse(409, [], b""), True), Refusal),
         ((OrderResponse(500, [], b""), True), Refusal),
+        ((OrderResponse(201, [], b""), True), Refusal),
+        ((OrderResponse(302, [], b""), True), Refusal),
         ((None, False), Refusal),
         ((OrderResponse(404, [], b""), True), Replay),
     ],
@@ -248,7 +250,9 @@ def test_what_a_view_leaves(
     order = order_of(orders)
     first = begun(orders, order, store, locks)
     response, failed = ending
-    assert drive(orders.settle(first, response, failed=failed), store, locks) is None
+    told = drive(orders.settle(first, response, failed=failed), store, locks)
+    is_success = response is not None and response.status == 201
+    assert getattr(told, "code", None) == ("order-outcome-unknown" if is_success else None)
     give_back(first.lease)
     again = drive(orders.admit(order), store, locks)
     assert type(again) is left

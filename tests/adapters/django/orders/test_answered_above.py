@@ -193,7 +193,7 @@ ENDS_OF_OVERDUE = [
     (503, [(503, False), (201, False)], (2, 1)),
 ]
 ENDS_BESIDE_A_PAYMENT = [
-    (202, [(202, False), (202, True)]),
+    (202, [(503, "order-outcome-unknown"), (409, "order-orphaned")]),
     (400, [(400, False), (400, True)]),
     (408, [(408, False), (409, "order-orphaned")]),
     (503, [(503, False), (409, "order-orphaned")]),

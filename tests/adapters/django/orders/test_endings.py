@@ -89,6 +89,41 @@ def test_a_passing_refusal_that_is_made_of_any_exception_leaves_an_orphan(status
     assert Sale.objects.count() == 1
 
 
+@pytest.mark.usefixtures("in_redis", "thankful")
+@pytest.mark.parametrize("kind", ["raises", "soothed"])
+def test_a_success_that_is_made_of_any_exception_leaves_an_orphan(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    orphaned = (409, "order-orphaned")
+    assert answers(kind) == [(503, "order-outcome-unknown"), orphaned, orphaned]
+    assert "makes 201 of it" in caplog.text
+
+
+@pytest.mark.usefixtures("in_redis", "thankful")
+@pytest.mark.parametrize(("kind", "status"), [("raises?status=302", 302), ("envelope", 200)])
+def test_what_shows_a_failure_that_is_made_of_any_exception_leaves_an_orphan(
+    kind: str, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client gets it: a redirect, and an answer of DRF that says in its body what is wrong."""
+    orphaned = (409, "order-orphaned")
+    assert answers(kind) == [(status, None), orphaned, orphaned]
+    assert Sale.objects.count() == 1
+    assert f"makes {status} of it" in caplog.text
+
+
+@pytest.mark.usefixtures("in_redis", "thankful")
+def test_a_4xx_that_is_made_of_any_exception_is_the_answer() -> None:
+    first, again = (send("raises?status=422") for _ in range(2))
+    assert (first.status_code, again.status_code, again[REPLAYED]) == (422, 422, "true")
+    assert Sale.objects.count() == 1
+
+
+@pytest.mark.usefixtures("in_redis")
+def test_an_exception_that_says_that_nothing_has_happened_does_so_in_any_envelope() -> None:
+    assert answers("envelope-inside") == [(200, None)] * 3
+    assert Sale.objects.count() == 3
+
+
 @pytest.fixture
 def decorating() -> Iterator[None]:
     decorates = "orders_django.endings.Decorates"

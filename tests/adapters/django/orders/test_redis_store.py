@@ -143,6 +143,17 @@ def test_a_check_of_djangos_refuses_before_the_view(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["permitted", "permitted-class"])
+def test_a_check_of_djangos_refuses_before_the_view_whatever_is_made_of_that(kind: str) -> None:
+    middleware = ["orders_django.endings.Thanks", *settings.MIDDLEWARE]
+    with override_settings(MIDDLEWARE=middleware):
+        for status in (201, 302, 404):
+            answer = buy(f"{kind}?status={status}")
+            assert (answer.status_code, REPLAYED in answer) == (status, False)
+    assert list(orphans(locks["default"])) == []
+    assert claiming.payments == []
+
+
+@pytest.mark.parametrize("kind", ["permitted", "permitted-class"])
 async def test_a_check_of_djangos_refuses_before_the_view_under_asgi(kind: str) -> None:
     client = AsyncClient()
     answers = [await client.post(f"/orders/{kind}", headers=HEADERS) for _ in range(2)]

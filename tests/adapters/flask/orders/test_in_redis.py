@@ -9,7 +9,9 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from flask import abort, redirect
 from flask_project.claims import create_app, die, pay
+from werkzeug.exceptions import HTTPException
 
 import lockkit
 from lockkit.orders import Orders
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from flask import Flask, Response
+    from flask.typing import ResponseReturnValue
     from werkzeug.test import TestResponse
 
     from lockkit.model.types import LockInfo
@@ -123,6 +126,43 @@ def test_an_error_handler_does_not_know_that_nothing_has_happened(shop: Flask, s
     """A payment that timed out may be made, whatever the client is told of it."""
     assert post(shop, "/refuses", **{"X-Status": str(status)}).status_code == status
     assert post(shop, "/refuses").json["code"] == "order-orphaned"
+    assert effects(shop) == 1
+
+
+@pytest.mark.parametrize(("made", "told"), [(200, 503), (201, 503), (302, 302)])
+def test_a_success_that_an_error_handler_makes_leaves_an_orphan(
+    shop: Flask, made: int, told: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop.register_error_handler(RuntimeError, lambda _: ("thanks", made))
+    first, again = (post(shop, "/raises") for _ in range(2))
+    assert first.status_code == told
+    if told == 503:
+        assert first.json["code"] == "order-outcome-unknown"
+    assert (again.status_code, again.json["code"]) == (409, "order-orphaned")
+    assert effects(shop) == 1
+    assert f"makes {made} of it" in caplog.text
+
+
+@pytest.mark.parametrize("status", [409, 503])
+def test_an_abort_that_says_that_nothing_has_happened_does_so_on_any_page(
+    shop: Flask, status: int
+) -> None:
+    shop.register_error_handler(HTTPException, lambda _: "please come back")
+    answers = [post(shop, "/aborts", **{"X-Status": str(status)}) for _ in range(2)]
+    assert [(each.status_code, each.text) for each in answers] == [(200, "please come back")] * 2
+    assert effects(shop) == 2
+    assert not orphans_of(shop)
+
+
+def test_an_abort_that_is_an_answer_is_replayed(shop: Flask) -> None:
+    def pays() -> ResponseReturnValue:
+        pay()
+        return abort(redirect("/thanks"))
+
+    shop.add_url_rule("/pays", view_func=pays, methods=["POST"])
+    first, again = (post(shop, "/pays") for _ in range(2))
+    assert (first.status_code, again.status_code, again.location) == (302, 302, "/thanks")
+    assert again.headers["Idempotent-Replayed"] == "true"
     assert effects(shop) == 1
 
 
