@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urljoin, urlsplit
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.log import log
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
 
 Known = tuple[str | None, str | None, str | None]
 """A user, a session and a guest's secret: see ``Visit.known``."""
-
-_DEFAULT_PORT = re.compile(r":(80|443)\Z")
 
 OPTIONS = "_lockkit_idempotent"
 """Attribute of a view, its class or its method: its ViewOptions."""
@@ -97,6 +93,8 @@ class Visit(ABC):
     thread: Runner  #: for blocking requests
     records: Any  #: where records are kept, with blocking calls
     to_sync: Callable[..., Any]  #: the framework's ``async_to_sync``
+    is_known = False  #: its sender has logged in, or SCOPE knows them
+    has_saved = False  #: it is certain that the view has saved something
 
     def __init__(self, orders: Orders, request: Any, options: ViewOptions) -> None:
         self.orders, self.request, self.options = orders, request, options
@@ -149,7 +147,12 @@ class Visit(ABC):
         """The parts of a response that may be stored; None if they are not known."""
 
     @abstractmethod
-    def asks_to_log_in(self, response: Any) -> bool: ...
+    def asks_to_log_in(self, response: Any) -> bool:
+        """Whether it redirects to a login page."""
+
+    @abstractmethod
+    def leads_back(self, response: Any) -> bool:
+        """Whether such a redirect says where to go after the login, as a framework's checks do."""
 
     @abstractmethod
     def recovered(self, answer: Any) -> OrderResponse:
@@ -201,6 +204,7 @@ class Visit(ABC):
         """The sender, by the settings' hooks and what the framework knows: user, session, guest."""
         scope = self._text("scope")
         user, session, guest = self.known()
+        self.is_known = bool(scope or user)
         return Identity(
             scope=scope,
             user=user,
@@ -252,11 +256,21 @@ class Visit(ABC):
         return self.respond(fresh._replace(headers=(*fresh.headers, REPLAYED_HEADER)))
 
     def answered(self, response: Any) -> OrderResponse | None:
-        """What the view has answered. A redirect to a login page counts as 401, a refusal."""
+        """What the view has answered. A redirect to a login page counts as 401, a refusal. But if
+        it does not say where to go next, it is the answer to those who have logged in already."""
         seen = self.order_response(response)
-        if seen is not None and self.asks_to_log_in(response):
-            return seen._replace(status=HTTPStatus.UNAUTHORIZED)
-        return seen
+        if seen is None or not self.asks_to_log_in(response):
+            return seen
+        if not self.leads_back(response):
+            if self.is_known or self.has_saved:
+                return seen
+            log.warning(
+                "%r sends a guest to the login page, so it counts as refused, and a repeat runs "
+                "its view again. If that is its answer, let it redirect to another page; if not, "
+                "add the field that says where to go next",
+                request_label(self.request),
+            )
+        return seen._replace(status=HTTPStatus.UNAUTHORIZED)
 
     def _check_using(self) -> None:
         if self.orders.claims and self.options.using is not None:
@@ -272,18 +286,6 @@ class Visit(ABC):
         if answer is not None and not isinstance(answer, str):
             raise ConfigurationError(f"{path} must return a string or None, not {type(answer)}")
         return answer
-
-
-def leads_to(location: str | None, pages: Iterable[str], host: str, path: str) -> bool:
-    """Whether a redirect leads to the host and the path of one of these pages. All of them may be
-    relative to the request's own ``host`` and ``path``."""
-    own = _place(location, host, path) if location else None
-    return own is not None and any(own == _place(page, host, path) for page in pages)
-
-
-def _place(url: str, host: str, path: str) -> tuple[str, str]:
-    parts = urlsplit(urljoin(path, url))
-    return _DEFAULT_PORT.sub("", (parts.netloc or host).lower()), parts.path or "/"
 
 
 def sent_file(field: str, name: str, file: Any, content_type: str) -> SentFile:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.conf import settings
+from django.contrib.auth import REDIRECT_FIELD_NAME
 from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.http.request import HttpHeaders
@@ -34,9 +35,10 @@ from lockkit.orders import (
 from lockkit.orders.forgery import without_tokens
 from lockkit.orders.forms import FormIds
 from lockkit.orders.gate import ThreadRunner
+from lockkit.orders.login import has_field, leads_to
 from lockkit.orders.redis_records import RedisOrderRecords
 from lockkit.orders.settings import SOURCE
-from lockkit.orders.visit import ViewOptions, leads_to, options_in
+from lockkit.orders.visit import ViewOptions, options_in
 from lockkit_django import signals
 from lockkit_django.conf import kept
 from lockkit_django.leases.client import alocks, give_back_from_loop, locks
@@ -192,11 +194,19 @@ class Visit(visit.Visit):
         if response.status_code != HTTPStatus.FOUND:  # first, because looking for a header is slow
             return False
         request = self.request
-        view = getattr(request.resolver_match, "func", None)
-        named = {getattr(each, "login_url", None) for each in (view, class_of(view))}
+        named = self._told_to_checks("login_url")
         pages = [url for page in (*named, settings.LOGIN_URL) for url in _pages_at(page)]
         location = response.headers.get("Location")
         return leads_to(location, pages, _host(request), request.get_full_path())
+
+    def leads_back(self, response: HttpResponseBase) -> bool:
+        names = self._told_to_checks("redirect_field_name", REDIRECT_FIELD_NAME)
+        return has_field(response.headers["Location"], {*names, REDIRECT_FIELD_NAME})
+
+    def _told_to_checks(self, name: str, default: str | None = None) -> set[str | None]:
+        """This option of Django's decorators and mixins around the view."""
+        view = getattr(self.request.resolver_match, "func", None)
+        return {getattr(each, name, default) for each in (view, class_of(view))}
 
     def recovered(self, answer: Any) -> OrderResponse:
         if not isinstance(answer, HttpResponseBase):

@@ -9,19 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-from flask import Flask
+from flask import Flask, current_app, request, session
 from flask.views import MethodView
 from werkzeug.local import LocalProxy
+from werkzeug.routing import BuildError
 
 from lockkit.orders.view_checks import unknown_in_class, unknown_wrapper
 from lockkit.web.route_checks import module_of, wrappers
 from lockkit_flask.web.view_functions import places_of
 
 OURS = ("lockkit_flask.web.lock_view", "lockkit_flask.orders.app_orders")
-LOGIN = "flask_login.utils"
+FLASK_LOGIN = "flask_login"
+LOGIN = f"{FLASK_LOGIN}.utils"
 ASKED = ("login_required", "fresh_login_required")
 VIEWS = "flask.views"
 
@@ -34,6 +37,23 @@ def checked_by(view: Any, method: str, below: Any, give: Callable[[], Any]) -> A
         if _maker(layer) in ASKED:
             give = layer.__globals__[_maker(layer)](give)
     return give()
+
+
+def login_pages(view: str | None) -> list[str]:
+    """Where Flask-Login redirects to, with and without ``next``; none if there is no such view."""
+    login_url = import_module(FLASK_LOGIN).login_url
+    try:
+        return [login_url(view), login_url(view, "/")] if view else []
+    except BuildError:
+        return []
+
+
+def is_way_back_kept() -> bool:
+    """Whether Flask-Login keeps in the session that the visitor comes back here after the login."""
+    if not current_app.config.get("USE_SESSION_FOR_NEXT"):
+        return False
+    here = import_module(LOGIN).make_next_param("", request.url)
+    return session.get("next") in {here, request.url}
 
 
 def unknown_check(app: Flask, view: Any, method: str, below: Any = None) -> str | None:

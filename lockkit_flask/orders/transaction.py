@@ -112,6 +112,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
         An app's own check that asks for a login does so. This does not end the order: the form may
         be sent again after the login. A view that commits does end it, whatever it has committed.
         """
+        self.visit.has_saved = self.committed
         self.visit.capture(response)
         if response.status_code in REDIRECTS and self.visit.of_guest:
             self._sends_away = not (self.committed or db_session.has_writes())

@@ -8,19 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 from flask import current_app, g, request, session
 from itsdangerous import URLSafeTimedSerializer
-from werkzeug.routing import BuildError
 from werkzeug.wsgi import get_host, get_input_stream
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import OrderRequest, OrderResponse, Payload, visit
 from lockkit.orders.forgery import without_tokens
+from lockkit.orders.login import has_field, leads_to
 from lockkit.orders.order import names_owner
-from lockkit.orders.visit import ViewOptions, leads_to, options_in, sent_file
+from lockkit.orders.visit import ViewOptions, options_in, sent_file
 from lockkit.web.name_fields import FORM_TYPES, MULTIPART
 from lockkit_flask import signals
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.leases.db_session import ORDER, behind
-from lockkit_flask.orders.authorize import checked_by, unknown_check
+from lockkit_flask.orders.authorize import (
+    checked_by,
+    is_way_back_kept,
+    login_pages,
+    unknown_check,
+)
 from lockkit_flask.orders.forms import guest, guest_of, user_of
 from lockkit_flask.web.refusals import refused
 from lockkit_flask.web.view_functions import places_of, view_of
@@ -126,8 +131,11 @@ class Visit(visit.Visit):
         request: Request = self.request
         view = manager.blueprint_login_views.get(request.blueprint) or manager.login_view
         path = f"{request.script_root}{request.path}"
-        pages = [*_pages_at(view), *_pages_at(manager.refresh_view)]
+        pages = [*login_pages(view), *login_pages(manager.refresh_view)]
         return leads_to(response.location, pages, get_host(request.environ), path)
+
+    def leads_back(self, response: Response) -> bool:
+        return has_field(response.location or "", ["next"]) or is_way_back_kept()
 
     def answered(self, response: Response) -> OrderResponse | None:
         return self.captured
@@ -248,15 +256,6 @@ def _is_in_cookie(sid: str) -> bool:
     none, and never calls that session new."""
     cookie = request.cookies.get(current_app.config["SESSION_COOKIE_NAME"], "")
     return cookie == sid or cookie.startswith(f"{sid}.")  # signed
-
-
-def _pages_at(view: str | None) -> list[str]:
-    """Where Flask-Login redirects to, with and without ``next``; none if there is no such view."""
-    login_url = import_module("flask_login").login_url
-    try:
-        return [login_url(view), login_url(view, "/")] if view else []
-    except BuildError:
-        return []
 
 
 def _tokens() -> list[str]:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from django.conf import settings
+from django.contrib.auth.decorators import user_passes_test
 from django.contrib.auth.mixins import LoginRequiredMixin
 from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError, connection, transaction
@@ -76,6 +77,17 @@ class OfStaff(LoginRequiredMixin, View):
     def post(self, request: HttpRequest) -> HttpResponse:
         guess()
         return HttpResponse(status=201)
+
+
+@user_passes_test(lambda user: False, login_url="/", redirect_field_name="back")
+def of_nobody(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(status=201)
+
+
+@user_passes_test(lambda user: False, login_url="/", redirect_field_name=None)
+def of_nobody_at_all(request: HttpRequest) -> HttpResponse:
+    """The login page is not told where to go."""
+    return HttpResponse(status=201)
 
 
 def breaks(request: HttpRequest) -> HttpResponse:
@@ -312,4 +324,6 @@ urlpatterns = [
     path("orders/api-closed", ApiClosed.as_view()),
     path("orders/api-counted", ApiCounted.as_view()),
     path("orders/of-staff", OfStaff.as_view()),
+    path("orders/of-nobody", of_nobody),
+    path("orders/of-nobody-at-all", of_nobody_at_all),
 ]

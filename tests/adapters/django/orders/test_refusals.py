@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 import pytest
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.db import connections
 from django.db.transaction import TransactionManagementError
 from django.test import Client, override_settings
@@ -242,6 +243,46 @@ def test_a_redirect_to_the_login_page_of_a_mixin_is_a_refusal() -> None:
         "/staff/login/",
     ]
     assert (saved(), OrderRecord.objects.count()) == ([], 0)
+
+
+def of_user(path: str) -> list[Any]:
+    """The answers to two tries of somebody who is logged in."""
+    client = Client(headers={"Idempotency-Key": "A-1"})
+    client.force_login(User.objects.create(username="alice"))
+    return [client.post(f"/orders/{path}") for _ in range(2)]
+
+
+@pytest.mark.parametrize("login_url", ["/", "/accounts/login/"])
+def test_a_user_whose_order_ends_at_the_login_page_has_ordered(
+    login_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with override_settings(LOGIN_URL=login_url):
+        answers = of_user(f"redirects?to={login_url}")
+    assert [answer.headers["Location"] for answer in answers] == [login_url] * 2
+    assert ["Idempotent-Replayed" in answer.headers for answer in answers] == [False, True]
+    assert saved() == ["guess"]
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("path", ["redirects?to=/?next=/basket", "of-nobody", "of-nobody-at-all"])
+def test_a_user_who_is_sent_to_log_in_and_back_is_refused(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with override_settings(LOGIN_URL="/"):
+        answers = of_user(path)
+    assert ["Idempotent-Replayed" in answer.headers for answer in answers] == [False, False]
+    assert OrderRecord.objects.count() == 0
+    assert not caplog.records
+
+
+def test_a_guest_who_is_sent_to_the_login_page_for_good_is_refused_and_that_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert redirected("/", "/") == [False, False]
+    (first, _) = [record.getMessage() for record in caplog.records]
+    assert "POST /orders/redirects" in first
+    assert "login page" in first
+    assert saved() == ["guess"] * 2
 
 
 @pytest.mark.parametrize("host", ["evil.example", "[::::]"])

@@ -11,7 +11,14 @@ import pytest
 import sqlalchemy as sa
 from flask import Blueprint, Flask, Request, Response, make_response, redirect, request, send_file
 from flask.views import MethodView
-from flask_login import LoginManager, UserMixin, login_required, login_user, logout_user
+from flask_login import (
+    LoginManager,
+    UserMixin,
+    fresh_login_required,
+    login_required,
+    login_user,
+    logout_user,
+)
 from flask_project import Order, db, put
 from flask_sqlalchemy import SQLAlchemy
 
@@ -460,9 +467,9 @@ def test_a_redirect_to_another_host_or_path_is_an_answer(
     ("to", "login_view"),
     [
         (f"{SSO}/?next=/", SSO),
-        ("http://localhost/login", "login"),
-        ("/login?wrong=1", "http://localhost/login"),
-        ("../login", "login"),
+        ("http://localhost/login?next=", "login"),
+        ("/login?wrong=1&next=%2F", "http://localhost/login"),
+        ("../login?next=/", "login"),
         ("https://www.shop.example/login?next=/", "login"),
     ],
 )
@@ -472,6 +479,57 @@ def test_a_redirect_to_the_login_page_is_a_refusal(
     login_shop.config["FORCE_HOST_FOR_REDIRECTS"] = "www.shop.example"
     assert redirected(login_shop, to, login_view) == [False, False]
     assert sold(login_shop) == 2
+
+
+@pytest.mark.parametrize(
+    ("to", "login_view"), [("/", "/"), ("/login?wrong=1", "login"), ("../login", "login")]
+)
+def test_a_user_whose_order_ends_at_the_login_page_has_ordered(
+    login_shop: Flask, to: str, login_view: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert redirected(login_shop, to, login_view) == [False, True]
+    assert sold(login_shop) == 1
+    assert "login page" not in caplog.text
+
+
+def test_a_login_that_is_to_be_renewed_is_a_refusal_if_the_way_back_is_in_the_session(
+    login_shop: Flask, caplog: pytest.LogCaptureFixture
+) -> None:
+    login_shop.config["USE_SESSION_FOR_NEXT"] = True
+    view = fresh_login_required(sell)
+    login_shop.add_url_rule("/covered/fresh", view_func=view, methods=["POST"])
+    login_shop.login_manager.refresh_view = "login"  # type: ignore[attr-defined]
+    client = login_shop.test_client()
+    client.get("/login?name=alice")
+    with client.session_transaction() as session:
+        session["_fresh"] = False
+    for _ in range(2):
+        answer = client.post("/covered/fresh", headers={"X-Order-ID": "A-1"})
+        assert (answer.status_code, answer.location) == (302, "/login")
+    assert "Idempotent-Replayed" not in answer.headers
+    assert "login page" not in caplog.text
+
+
+@pytest.mark.parametrize("sells", [False, True])
+def test_a_guest_who_is_sent_to_the_login_page_has_ordered_if_something_is_saved(
+    login_shop: Flask, sells: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise they are refused, and that is logged."""
+
+    def pay() -> ResponseReturnValue:
+        if sells:
+            sell()
+        return redirect("/login")
+
+    login_shop.add_url_rule("/covered/pay", view_func=pay, methods=["POST"])
+    client = login_shop.test_client()
+    headers = {"X-Order-ID": "A-1", "Authorization": "Bearer of-mine"}
+    tries = [client.post("/covered/pay", headers=headers) for _ in range(2)]
+    assert ["Idempotent-Replayed" in answer.headers for answer in tries] == [False, sells]
+    assert sold(login_shop) == sells
+    told = [text for text in caplog.messages if "login page" in text]
+    assert len(told) == (0 if sells else 2)
+    assert all("POST /covered/pay" in text for text in told)
 
 
 def test_a_redirect_to_the_page_that_renews_a_login_is_a_refusal(login_shop: Flask) -> None:
