@@ -8,11 +8,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from claiming import begun, died, order_of, rules
 from redis_family import HOST, WITHOUT_DELAY, until
 
 import lockkit
 from lockkit import aio
 from lockkit.model.types import Request
+from lockkit.orders import Record, Refusal, drive
+from lockkit.orders.redis_records import RedisOrderRecords
 from lockkit.testing.blocking import AnyClient, Api, connect
 from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import RedisServer, ValkeyServer
@@ -111,6 +114,37 @@ def test_without_a_replica_nothing_is_granted(
     kept.extend(120)
     assert kept.remaining() > 100
     assert kept.release()
+
+
+class Interrupted(RedisOrderRecords):
+    """Its replica stops after the grant of the order's lock, and before the claim."""
+
+    def __init__(self, locks: lockkit.LockClient, pair: Pair) -> None:
+        super().__init__(locks)
+        self._replica = pair[1]
+
+    def start(self, record: Record, fence: int, *, replaces: bool) -> Any:
+        self._replica.pause()
+        return super().start(record, fence, replaces=replaces)
+
+
+def test_the_view_of_an_order_does_not_run_before_its_claim_is_confirmed(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica that is promoted may not know of the claim, and the order would run twice."""
+    with lockkit.connect(f"{pair[0].url}?wait_replicas=1", ttl=60) as locks:
+        orders = rules()
+        order = order_of(orders)
+        died(begun(orders, order_of(orders, "A-0"), RedisOrderRecords(locks), locks))
+        monkeypatch.setitem(locks.store._connections.fresh.arguments, "socket_timeout", 0.5)
+        try:
+            refused = drive(orders.admit(order), Interrupted(locks, pair), locks)
+        finally:
+            pair[1].resume()
+            monkeypatch.undo()
+        assert isinstance(refused, Refusal)
+        assert refused.code == "order-store-unavailable"
+        died(begun(orders, order, RedisOrderRecords(locks), locks))  # nothing has stayed behind
 
 
 @pytest.mark.parametrize("protocol", ["", "&protocol=plain"])

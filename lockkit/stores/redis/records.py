@@ -70,7 +70,12 @@ class RedisRecords:
         state = RUNNING if running else DONE
         flag = b"1" if replaces else b"0"
         arguments = [*_claim(name, fence), state, _ms(ttl), flag, payload]
-        return ClaimReply((yield from self._repeatable(_CLAIM, name, arguments)))
+        command = evalsha(_CLAIM, self._keys.record(name), arguments)
+        try:
+            (reply,) = yield from self._store._confirmed([command], counts=is_written)
+        except OutcomeUnknown:  # sent once more, as by ``look_by_script``
+            (reply,) = yield from self._store._confirmed([command], counts=is_written)
+        return ClaimReply(reply)
 
     def finish(self, name: str, fence: int, payload: bytes, ttl: float) -> Step[bool]:
         arguments = [*_claim(name, fence), _ms(ttl), payload]
@@ -183,6 +188,11 @@ class RedisRecords:
 
     def _repeatable(self, script: Script, name: str, arguments: Sequence[bytes]) -> Step[Any]:
         return look_by_script(evalsha(script, self._keys.record(name), arguments))
+
+
+def is_written(reply: Any) -> bool:
+    """Whether a claim has been written. Only that needs replicas, if ``wait_replicas`` says so."""
+    return bool(reply == ClaimReply.WRITTEN)
 
 
 def _entry(value: bytes | None, left: int) -> StoredRecord | None:
