@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from lockkit.model.errors import BackendUnavailable
+from lockkit.orders.kept_headers import FILE_HEADERS, KEPT_HEADERS
 from lockkit.orders.order import FINGERPRINT_VERSION
 
 REPLACED = "\ufffd"
@@ -33,27 +34,8 @@ FRAMED = ":xframe-options-exempt"
 POLICY, REPORTED_POLICY = ":csp", ":csp-report-only"
 """Stored as headers, never sent: the text of policies by Django's ``csp_override`` and its twin."""
 
-KEPT_HEADERS = (
-    PLACEHOLDER,
-    FRAMED,
-    POLICY,
-    REPORTED_POLICY,
-    "Content-Type",
-    "Content-Language",
-    "Content-Disposition",
-    "Content-Security-Policy",
-    "Cache-Control",
-    "X-Content-Type-Options",
-    "X-Frame-Options",
-    "Referrer-Policy",
-    "Location",
-    "ETag",
-    "Link",
-)
-"""The only headers that are stored. Others are made anew for each reply, or belong to one client
-(Set-Cookie)."""
-
-_PROPER = {name.lower(): name for name in KEPT_HEADERS}
+_MARKS = (PLACEHOLDER, FRAMED, POLICY, REPORTED_POLICY)
+_PROPER = {name.lower(): name for name in (*_MARKS, *KEPT_HEADERS)}
 
 LONGEST_HEADERS = 8 * 1024
 """Most characters of the kept headers: a view may make a Location from what its client sent."""
@@ -254,12 +236,13 @@ def snapshot_of(response: OrderResponse, max_body: int) -> tuple[RecordState, Sn
 
     A tombstone replaces a response that streams, whose body has more than ``max_body`` bytes, or
     whose headers are too long. It also replaces one with an encoded body: Content-Encoding is not
-    kept, and the client of the next try may not accept the encoding.
+    kept, and the client of the next try may not accept the encoding. And it replaces one whose body
+    the server in front sends.
     """
     headers = _kept(response.headers)
     body = response.body
     is_kept = body is not None and len(body) <= max_body and _are_short(headers)
-    if is_kept and not _encoded(response.headers):
+    if is_kept and not _has_other_body(response.headers):
         return RecordState.DONE, Snapshot(response.status, headers, body or b"")
     location = tuple(pair for pair in headers if pair[0] == "Location")
     return RecordState.TOMBSTONE, Snapshot(
@@ -290,8 +273,12 @@ def _are_short(headers: Iterable[tuple[str, str]]) -> bool:
     return sum(len(name) + len(value) for name, value in headers) <= LONGEST_HEADERS
 
 
-def _encoded(headers: Iterable[tuple[str, str]]) -> bool:
+def _has_other_body(headers: Iterable[tuple[str, str]]) -> bool:
+    """Whether clients get another body than this one: an encoded one, or a file."""
     for name, value in headers:
-        if name.lower() == "content-encoding" and value.strip().lower() not in ("", "identity"):
+        low = name.lower()
+        if low == "content-encoding" and value.strip().lower() not in ("", "identity"):
+            return True
+        if low in FILE_HEADERS:
             return True
     return False

@@ -31,6 +31,8 @@ KINDS = {
     "streaming": views.streaming,
     "large": views.large,
     "gzipped": views.gzipped,
+    "steers": views.steers,
+    "by-the-server": views.by_the_server,
     "cookie": views.cookie,
     "download": views.download,
     "fields": views.fields,

@@ -348,6 +348,26 @@ def download(request: HttpRequest) -> HttpResponse:
     return HttpResponse(f"<script>{sell('download')}</script>", headers=GUARDS)
 
 
+STEERING = {
+    "HX-Redirect": "/orders/7/thanks",
+    "HX-Trigger-After-Swap": '{"sold": 7}',
+    "X-Inertia": "true",
+    "X-Inertia-Location": "/orders/7",
+    "Refresh": "0;url=/orders/7",
+}
+"""What htmx, Inertia and browsers do next. The body may be empty."""
+
+
+def steers(request: HttpRequest) -> HttpResponse:
+    sell("steers")
+    return HttpResponse(status=204, headers={**STEERING, "HX-Unknown": "1"})
+
+
+def by_the_server(request: HttpRequest) -> HttpResponse:
+    """The server in front sends the file of this path as the body."""
+    return HttpResponse(headers={"X-Accel-Redirect": f"/protected/{sell('by-the-server')}.pdf"})
+
+
 def fields(request: HttpRequest, **kwargs: Any) -> HttpResponse:
     """Reads its body or form after the middleware has."""
     files = {name: upload.read().decode() for name, upload in request.FILES.items()}

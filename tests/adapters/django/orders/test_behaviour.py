@@ -199,7 +199,16 @@ def test_the_view_reads_the_form_after_the_middleware_has(alice: Client) -> None
     assert b"content" in response.content
 
 
-@pytest.mark.parametrize("kind", ["gzipped"])
+def test_what_steers_the_client_is_stored(alice: Client) -> None:
+    """An answer may have nothing else."""
+    first, second = buy(alice, "steers"), buy(alice, "steers")
+    assert second[REPLAYED] == "true"
+    for answer in (first, second):
+        assert {name: answer[name] for name in views.STEERING} == views.STEERING
+    assert "HX-Unknown" not in second
+
+
+@pytest.mark.parametrize("kind", ["gzipped", "by-the-server"])
 def test_what_cannot_be_kept_leaves_a_tombstone(kind: str, alice: Client) -> None:
     with orders(MAX_RESPONSE=1000):
         gzip = {"headers": {"Accept-Encoding": "gzip"}}

@@ -134,6 +134,31 @@ def test_headers_that_guard_the_client_are_stored(shop: Flask) -> None:
         assert [pair for pair in answer.headers if pair[0] in dict(guards)] == guards
 
 
+def test_what_steers_the_client_is_stored(shop: Flask) -> None:
+    """An answer may have nothing else."""
+    steering = {"HX-Redirect": "/thanks", "X-Inertia": "true", "Refresh": "0;url=/thanks"}
+    shop.add_url_rule("/steers", view_func=lambda: ("", 204, steering), methods=["POST"])
+    answers = [post(shop, "/steers") for _ in range(2)]
+    assert answers[1].headers["Idempotent-Replayed"] == "true"
+    for answer in answers:
+        assert {name: answer.headers[name] for name in steering} == steering
+
+
+@pytest.mark.parametrize("name", ["X-Accel-Redirect", "X-Sendfile", "x-sendfile"])
+def test_a_body_that_the_server_in_front_sends_is_not_kept(shop: Flask, name: str) -> None:
+    def sends() -> ResponseReturnValue:
+        put("sends")
+        db.session.commit()
+        return "", 200, {name: "/protected/7.pdf", "Location": "/orders/7"}
+
+    shop.add_url_rule("/sends", view_func=sends, methods=["POST"])
+    first, second = (post(shop, "/sends") for _ in range(2))
+    assert first.headers[name] == "/protected/7.pdf"
+    assert (second.status_code, second.json["code"]) == (409, "order-completed")
+    assert second.headers["Location"] == "/orders/7"
+    assert name not in second.headers
+
+
 @pytest.mark.parametrize(("view", "status"), [("refused", 404), ("aborts", 410)])
 def test_a_refusal_is_stored_without_effects(shop: Flask, view: str, status: int) -> None:
     first, second = post(shop, f"/{view}"), post(shop, f"/{view}")
