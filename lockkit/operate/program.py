@@ -250,6 +250,7 @@ class _Program:
         if self._ended is None:
             if self._runs:
                 self._kill(signal.SIGTERM)
+                self._kill(signal.SIGCONT)  # if it is stopped, it ends only then
             self._ended = wait_for(self.child)
         say(self._guard, "it has ended")  # before the release, which may take long
 

@@ -224,11 +224,11 @@ def is_broken(connection: BaseDatabaseWrapper) -> bool:
 def watch_marks(
     connection: BaseDatabaseWrapper, mark: Callable[[bool], None] | None = None
 ) -> None:
-    """Note calls of ``set_rollback``, for ``is_broken``, until that attribute is deleted. ``mark``
-    replaces it."""
+    """Note calls of ``set_rollback``, for ``is_broken``, until ``set_rollback`` is deleted from the
+    connection. ``mark`` replaces it. In a block with a savepoint, a call marks only that."""
 
     def noted(rollback: bool) -> None:
-        vars(connection)[MARKED] = rollback
+        vars(connection)[MARKED] = rollback and not any(connection.savepoint_ids)
         (mark or partial(type(connection).set_rollback, connection))(rollback)
 
     vars(connection).update({"rollback_exc": None, MARKED: False, "set_rollback": noted})

@@ -162,8 +162,8 @@ def _without_commit() -> Iterator[CheckMessage]:
                 f"The database {alias!r} has ATOMIC_REQUESTS, and AUTOCOMMIT False: lock_view "
                 f"cannot commit there, so it refuses each request, such as for {min(refused)}",
                 "Remove AUTOCOMMIT; or let the views with lock_view be "
-                "@transaction.non_atomic_requests, and commit before they return. This check does "
-                "not see that on a class: silence it then.",
+                "@transaction.non_atomic_requests, on a class around as_view() as the lock, and "
+                "commit before they return.",
             )
         elif exempt:
             yield message(

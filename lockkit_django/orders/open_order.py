@@ -124,6 +124,7 @@ class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
 
     def begin(self) -> None:
         super().begin()
+        self.error, self.failed = None, False  # of an earlier try
         session = getattr(self.visit.request, "session", None)
         self._session_key = getattr(session, "session_key", None)
 

@@ -212,9 +212,10 @@ class SharedTransaction(OrderInDatabase):
         return response
 
     def _mark(self, rollback: bool) -> None:
-        """Replaces ``set_rollback``, see ``OrderBlock``. DRF calls that if a view raises, even an
-        exempt one: DRF takes the order's transaction for that of ATOMIC_REQUESTS. There are two
-        calls if a project's exception handler calls DRF's ``set_rollback``, then DRF's handler."""
+        """Replaces ``set_rollback``: called by what ``watch_marks`` sets. DRF calls that if a view
+        raises, even an exempt one: it takes the order's transaction for that of ATOMIC_REQUESTS.
+        If a project's exception handler calls DRF's ``set_rollback``, DRF's handler does so again.
+        """
         caller = str(sys._getframe(2).f_globals.get("__name__"))
         if not self._connection.needs_rollback:
             self._marked_by = caller

@@ -69,6 +69,11 @@ class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
         return status_of(self.error) if isinstance(self.error, HTTPException) else None
 
 
+def may_write(session: Any, clause: Any) -> bool:
+    """Whether a session may write what it asks for a bind for. A text may do anything."""
+    return bool(session._flushing or (clause is not None and not clause.is_select))
+
+
 def status_of(error: HTTPException) -> int:
     return error.response.status_code if error.response else error.code or 500
 

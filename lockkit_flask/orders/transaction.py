@@ -24,7 +24,7 @@ from lockkit.orders.failures import note, unsaved
 from lockkit.orders.record import RecordChangedError, refuses
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.orders import messages
-from lockkit_flask.orders.open_order import OpenOrder, status_of
+from lockkit_flask.orders.open_order import OpenOrder, may_write, status_of
 from lockkit_flask.orders.table import FIRST, Savepoints, Sql, typed_errors
 
 if TYPE_CHECKING:
@@ -79,10 +79,11 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
         self._after_commit = []
         self.active = self.begun = True
 
-    def serves(self, bind: sa.Engine | sa.Connection) -> bool:
-        """Whether a session of this bind joins. Raises ConfigurationError if its engine is that of
-        the order with other options."""
-        if bind is not self.engine and getattr(bind, "pool", None) is self.engine.pool:
+    def serves(self, bind: Any, session: Session, clause: Any) -> bool:
+        """Whether a session of this bind joins. Raises ConfigurationError if it is to write with
+        the order's engine, but other options."""
+        is_apart = bind is not self.engine and getattr(bind, "pool", None) is self.engine.pool
+        if is_apart and may_write(session, clause):
             raise ConfigurationError(messages.OTHER_OPTIONS)
         return bind is self.engine
 
@@ -280,7 +281,7 @@ def teach_to_join(db: SQLAlchemy) -> None:
     def get_bind(self: Session, *args: Any, **kwargs: Any) -> sa.Engine | sa.Connection:
         bind: sa.Engine | sa.Connection = choose(self, *args, **kwargs)
         order: Any = db_session.order_of_app()
-        if order is None or not order.active or not order.serves(bind):
+        if order is None or not order.active or not order.serves(bind, self, kwargs.get("clause")):
             return bind
         self.join_transaction_mode = "create_savepoint"
         order.savepoints.join(self)

@@ -744,7 +744,7 @@ def test_a_waiter_looks_for_messages_at_one_silent_server_at_a_time(
         silent = [stack.enter_context(socket.create_server((HOST, 0))) for _ in group.nodes[1:]]
         ports = {n.port: s.getsockname()[1] for n, s in zip(group.nodes[1:], silent, strict=True)}
         remap = {"address_remap": lambda address: (HOST, ports.get(address[1], address[1]))}
-        options = {**remap, "socket_timeout": 0.5}
+        options = {**remap, "socket_timeout": 1.0}
         client = connect(api, f"redis+cluster://{first.address}", options=options)
         stack.callback(client.close)
         stack.enter_context(other.lock(name))

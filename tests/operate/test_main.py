@@ -174,7 +174,7 @@ def test_it_works_also_if_the_package_was_copied_without_its_metadata(tmp_path: 
 
     def ran(*argv: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-S", "-m", "lockkit", *argv]
-        alone = {**os.environ, "PYTHONPATH": ""}
+        alone = {**os.environ, "PYTHONPATH": str(tmp_path)}
         return subprocess.run(
             command, cwd=tmp_path, env=alone, capture_output=True, text=True, check=False
         )

@@ -12,6 +12,7 @@ from lockkit.runtime.aio_wires import AsyncLocalWire
 from lockkit.stores.redis.aio_wire import AsyncRedisWire
 from lockkit.stores.redis.cluster_wire import Rotation, node_of
 from lockkit.stores.redis.hosts import Node
+from lockkit.stores.redis.line import Line
 from lockkit.stores.redis.settings import Connection, Maker
 from lockkit.stores.redis.slots import Slots
 from lockkit.stores.redis.subscription import Inbox
@@ -50,6 +51,8 @@ class AsyncNodeWire(AsyncLocalWire):
 
 
 class AsyncClusterWire(AsyncRedisWire):
+    _listens_at: Node | None = None
+
     def __init__(self, slots: Slots, make: Maker, inbox: Inbox) -> None:
         super().__init__(Rotation(slots, make), inbox)
         self._slots = slots
@@ -62,5 +65,11 @@ class AsyncClusterWire(AsyncRedisWire):
         await asyncio.gather(super().close(), self._nodes.close())
 
     async def _subscribe_over(self, connection: Connection) -> None:
-        with self._slots.noting(node_of(connection)):
+        node = self._listens_at = node_of(connection)
+        with self._slots.noting(node):
             await super()._subscribe_over(connection)
+
+    def _broke(self, line: Line) -> None:
+        if self._mail is line and self._listens_at is not None:
+            self._slots.missed(self._listens_at)
+        super()._broke(line)

@@ -85,7 +85,8 @@ class ClusterWire(RedisWire):
         return run(self._slots.exchange(effect), self._nodes)
 
     def _subscribe_over(self, connection: Connection) -> None:
-        """One server at a try: who waits meanwhile asks for its claim, or would lose its place."""
+        """Try one server. A waiter that were held up by several could not ask for its claim, and
+        would lose its place."""
         with self._slots.noting(node_of(connection)):
             super()._subscribe_over(connection)
 

@@ -24,6 +24,7 @@ from lockkit.stores.redis.failures import refused
 from lockkit.stores.redis.health import capacity, persistence
 from lockkit.stores.redis.layout import VERSION, bucket_of, encoded
 from lockkit.stores.redis.protocol import ALL_BUCKETS, Script, evalsha, pack, script_of
+from lockkit.stores.redis.replicas import Unconfirmed
 from lockkit.stores.redis.replies import other_layout
 from lockkit.stores.redis.scripts import call, call_all, look, look_by_script
 
@@ -73,6 +74,8 @@ class RedisRecords:
         command = evalsha(_CLAIM, self._keys.record(name), arguments)
         try:
             (reply,) = yield from self._store._confirmed([command], counts=is_written)
+        except Unconfirmed:
+            raise
         except OutcomeUnknown:  # sent once more, as by ``look_by_script``
             (reply,) = yield from self._store._confirmed([command], counts=is_written)
         return ClaimReply(reply)

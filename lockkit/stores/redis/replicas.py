@@ -21,6 +21,10 @@ from lockkit.stores.redis.settings import own_option
 OPTION = "wait_replicas"
 
 
+class Unconfirmed(OutcomeUnknown):
+    """The scripts have run, and too few replicas have confirmed that."""
+
+
 def divided(settings: AliasSettings) -> tuple[int, AliasSettings]:
     """The number of replicas, and the settings without that option. Raises ConfigurationError."""
     number, rest = own_option(settings, OPTION, 0, _number)
@@ -56,8 +60,8 @@ def confirmed(
     except StoreRefused as error:
         if forbids(error, "wait"):
             text = f"the user lacks +wait, which {OPTION} needs (NOPERM)"
-            raise OutcomeUnknown(text) from error.__cause__
+            raise Unconfirmed(text) from error.__cause__
         raise
     if count < replicas and any(map(counts, replies)):
-        raise OutcomeUnknown(f"{count} of {replicas} replicas have confirmed it ({OPTION})")
+        raise Unconfirmed(f"{count} of {replicas} replicas have confirmed it ({OPTION})")
     return replies

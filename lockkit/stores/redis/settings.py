@@ -234,9 +234,10 @@ def _check_protocol(settings: AliasSettings) -> None:
 def _check_query(settings: AliasSettings) -> None:
     """redis-py ignores an option that is empty, and takes one of two."""
     address, _, query = settings.location.partition("?")
-    login, _, place = address.partition("://")[2].rpartition("@")
-    user, _, password = login.partition(":")
-    path = place.partition("/")[2] if settings.location.startswith("redis") else ""
+    place, _, path = address.partition("://")[2].partition("/")
+    user, _, password = place.rpartition("@")[0].partition(":")
+    if not settings.location.startswith("redis"):  # a socket's path
+        path = ""
     words = parse_qsl(query, keep_blank_values=True)
     before = {"username": user, "password": password, "db": path}
     said = [*(option for option, text in before.items() if text), *(word for word, _ in words)]

@@ -99,7 +99,9 @@ class Slots:
         way, hops, waited = Elsewhere((yield from self.owner(slot))), 0, 0.0
         while True:
             try:
-                return (yield from _at(way.node, payload, asking=way.asking))
+                reply = yield from _at(way.node, payload, asking=way.asking)
+                self._silent.pop(way.node, None)
+                return reply
             except LockError as error:
                 way = yield from self._elsewhere(error, slot, way)
                 hops += not way.later

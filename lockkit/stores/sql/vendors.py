@@ -45,8 +45,8 @@ PREPARE = "SET SESSION innodb_lock_wait_timeout = 1"
 would count as hanging."""
 
 COMMIT: Final = "COMMIT AND NO CHAIN NO RELEASE"
-"""With ``completion_type = CHAIN``, the COMMIT or ROLLBACK of whoever has prepared a connection has
-begun a transaction. Nobody would commit what lockkit does in it, so it is ended."""
+"""Sent on each new connection. With ``completion_type = CHAIN``, the COMMIT or ROLLBACK of a driver
+or a listener has begun a transaction there, and nobody would commit what lockkit does in it."""
 
 
 class Vendor(ABC):

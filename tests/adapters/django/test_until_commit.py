@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import DatabaseError, connections, transaction
+from django.db import DatabaseError, OperationalError, connections, transaction
 from django_project.servers import KINDS, place
 from django_project.shop.models import Sale
 from django_project.spy import SpyBackend
@@ -198,7 +199,7 @@ def test_with_autocommit_off_it_is_held_until_commit_or_rollback(using: str) -> 
 def test_without_autocommit_it_is_held_though_nothing_was_connected(
     end: str, using: str, seen: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a new thread, no alias has a connection yet."""
+    """In a new thread, the default database has no connection yet."""
 
     def in_a_thread() -> tuple[bool, bool]:
         try:
@@ -210,9 +211,27 @@ def test_without_autocommit_it_is_held_though_nothing_was_connected(
             connections.close_all()
 
     monkeypatch.setitem(connections.settings[using], "AUTOCOMMIT", False)
+    monkeypatch.setattr("lockkit_django.leases.until.DEFAULT_DB_ALIAS", using)
     with ThreadPoolExecutor(1) as thread:
         assert thread.submit(in_a_thread).result() == (False, True)
     assert seen == [end == "commit"]
+
+
+def test_without_autocommit_a_database_that_is_down_fails_no_lock(
+    using: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program may not need it now, and nothing waits for a COMMIT there."""
+
+    def in_a_thread() -> bool:
+        with locks["default"].lock("a", until="commit") as lease:
+            pass
+        return lease.released
+
+    monkeypatch.setitem(connections.settings[using], "AUTOCOMMIT", False)
+    monkeypatch.setattr("lockkit_django.leases.until.DEFAULT_DB_ALIAS", using)
+    monkeypatch.setattr(type(connections[using]), "connect", Mock(side_effect=OperationalError))
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(in_a_thread).result()
 
 
 def test_the_same_transaction_asks_for_it_twice(using: str, seen: list[int]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
-from flask import Flask, abort, current_app, redirect
+from flask import Flask, abort, current_app, redirect, request
 from flask_project import Order, db, put
 from flask_sqlalchemy import SQLAlchemy
 from flask_sqlalchemy.session import Session
@@ -604,8 +604,10 @@ class OfTenant(Session):
         return bind.execution_options(schema_translate_map={"tenant": None})
 
 
-def test_a_session_whose_engine_has_options_of_its_own_is_refused(tmp_path: Path) -> None:
-    """It would not join the order, and would save what the order rolls back."""
+def test_a_session_whose_engine_has_options_of_its_own_may_only_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It does not join the order, and would save what the order rolls back."""
     app, own = Flask("tenants"), SQLAlchemy(session_options={"class_": OfTenant})
     app.config.update(
         SQLALCHEMY_DATABASE_URI=f"sqlite:///{tmp_path / 'shop.sqlite3'}",
@@ -620,14 +622,19 @@ def test_a_session_whose_engine_has_options_of_its_own_is_refused(tmp_path: Path
 
     @app.post("/order")
     def order() -> ResponseReturnValue:
-        own.session.execute(sa.insert(sale))
-        own.session.commit()
+        assert own.session.scalars(sa.select(sale.c.id)).all() == []
+        if "reads" not in request.args:
+            own.session.execute(sa.insert(sale))
+            own.session.commit()
         return "sold", 201
 
     with app.app_context():
         own.create_all()
     assert post(app, "/order").status_code == 500
+    assert "execution options of its own" in caplog.text
     with app.app_context(), own.engine.connect() as connection:
         assert connection.scalar(sa.select(sa.func.count()).select_from(sale)) == 0
         assert connection.scalar(sa.text(f"select count(*) from {TABLE_NAME}")) == 0
+    assert post(app, "/order?reads").status_code == 201
+    with app.app_context():
         own.engine.dispose()
