@@ -117,11 +117,11 @@ def swallows(request: HttpRequest) -> HttpResponse:
 
 @idempotent(atomic=False)
 def swallows_in_bulk(request: HttpRequest) -> HttpResponse:
-    """Django has an ``atomic`` without a savepoint around it."""
+    """Of both kinds: Django has an ``atomic`` without a savepoint around them."""
     with request.order.commit_in(transaction.atomic(durable=True)):  # type: ignore[attr-defined]
         number = sell("swallows")
         with suppress(IntegrityError):
-            Sale.objects.bulk_create([Sale(pk=number, sku="twice")])
+            Sale.objects.bulk_create([Sale(pk=number, sku="twice"), Sale(sku="new")])
     return text(number)
 
 

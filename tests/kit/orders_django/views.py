@@ -290,10 +290,10 @@ class CatchKeyErrors:
 
 
 def swallows_in_bulk(request: HttpRequest) -> HttpResponse:
-    """Django has an ``atomic`` without a savepoint around it."""
+    """Of both kinds: Django has an ``atomic`` without a savepoint around them."""
     number = sell("swallows-in-bulk")
     with suppress(IntegrityError):
-        Sale.objects.bulk_create([Sale(pk=number, sku="twice")])
+        Sale.objects.bulk_create([Sale(pk=number, sku="twice"), Sale(sku="new")])
     return HttpResponse("swallowed", status=200)
 
 
