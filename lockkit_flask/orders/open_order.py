@@ -71,7 +71,8 @@ class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
 
 def may_write(session: Any, clause: Any) -> bool:
     """Whether a session may write what it asks for a bind for. A text may do anything."""
-    return bool(session._flushing or (clause is not None and not clause.is_select))
+    reads = clause is None or getattr(clause, "is_select", False)
+    return bool(session._flushing or not reads)
 
 
 def status_of(error: HTTPException) -> int:

@@ -85,7 +85,7 @@ class ClusterWire(RedisWire):
         return run(self._slots.exchange(effect), self._nodes)
 
     def _subscribe_over(self, connection: Connection) -> None:
-        """Try one server. A waiter that were held up by several could not ask for its claim, and
+        """Try one server. A waiter that several held up could not ask for its claim meanwhile, and
         would lose its place."""
         with self._slots.noting(node_of(connection)):
             super()._subscribe_over(connection)

@@ -126,6 +126,19 @@ def swallows_in_bulk(request: HttpRequest) -> HttpResponse:
 
 
 @idempotent(atomic=False)
+def swallows_after_a_part(request: HttpRequest) -> HttpResponse:
+    """It has asked for the rollback of a savepoint, and of nothing else."""
+    with request.order.commit_in(transaction.atomic(durable=True)):  # type: ignore[attr-defined]
+        number = sell("swallows")
+        with transaction.atomic():
+            sell("swallows")
+            transaction.set_rollback(True)
+        with suppress(IntegrityError):
+            Sale.objects.bulk_create([Sale(pk=number, sku="twice"), Sale(sku="new")])
+    return text(number)
+
+
+@idempotent(atomic=False)
 def rolls_back(request: HttpRequest) -> HttpResponse:
     with request.order.commit_in(transaction.atomic(durable=True)):  # type: ignore[attr-defined]
         sell("rolls-back")
@@ -277,6 +290,7 @@ VIEWS: dict[str, Any] = {
     "elsewhere": elsewhere,
     "swallows": swallows,
     "swallows-in-bulk": swallows_in_bulk,
+    "swallows-after-a-part": swallows_after_a_part,
     "rolls-back": rolls_back,
     "catches": catches,
     "without": without,

@@ -94,7 +94,7 @@ def test_a_wrong_use_is_an_error_and_saves_no_more(kind: str) -> None:
     assert not list(locks["default"].holders())
 
 
-@pytest.mark.parametrize("kind", ["swallows", "swallows-in-bulk"])
+@pytest.mark.parametrize("kind", ["swallows", "swallows-in-bulk", "swallows-after-a-part"])
 def test_a_database_error_that_is_swallowed_is_not_a_success(kind: str) -> None:
     response = buy(kind)
     assert (response.status_code, response.json()["code"]) == (503, "order-not-saved")
