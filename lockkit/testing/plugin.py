@@ -28,9 +28,9 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from lockkit.aio import AsyncLockClient
     from lockkit.leases.client import LockClient
     from lockkit.model.types import Request
-    from lockkit.stores.contract import Store
 
     _Client = LockClient | AsyncLockClient
 
@@ -121,7 +120,7 @@ class HoldLock:
         kind: "mutex", "reentrant", "read", "write", or "semaphore" with ``permits``, of which this
         holds one. Choose what the code under test asks for: another kind raises KindMismatch."""
         found = _client(alias, client, app)
-        held = HeldLock(found.store, _request(found, name, kind, permits))
+        held = HeldLock(found, _request(found, name, kind, permits))
         self._stack.callback(held.release)
         return held
 
@@ -136,16 +135,15 @@ def hold_lock() -> Iterator[HoldLock]:
 class HeldLock:
     """A name that another process holds, as far as the code under test can see."""
 
-    def __init__(self, store: Store, request: Request) -> None:
+    def __init__(self, client: _Client, request: Request) -> None:
         from lockkit.model.errors import LockHeld
         from lockkit.model.types import Busy, Grant, Owner
-        from lockkit.runtime.run import run
 
-        self._store = store
-        self._wire = store.wire()
+        self._store = client.store
+        self._perform = _performer(client)
         self._request = request
         self.name = name = request.name
-        reply = run(store.acquire(request), self._wire)
+        reply = self._perform(self._store.acquire(request))
         if not isinstance(reply, Grant):
             holder = Owner.decode(reply.holder) if isinstance(reply, Busy) else None
             raise LockHeld(f"{name!r} is held already, by {holder}", name=name, holder=holder)
@@ -155,18 +153,29 @@ class HeldLock:
     def release(self) -> bool:
         """Release the name. False if it was not held any more."""
         from lockkit.model.types import Release
-        from lockkit.runtime.run import run
 
         if self.released:
             return False
         self.released = True
-        return run(self._store.release(self._request), self._wire) is Release.RELEASED
+        return self._perform(self._store.release(self._request)) is Release.RELEASED
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+def _performer(client: _Client) -> Callable[[Any], Any]:
+    """Over the client's own wire, if that is blocking: one of ours may have a session of its own,
+    which nobody would close (ZooKeeper)."""
+    from lockkit.leases.client import LockClient
+    from lockkit.runtime.run import run
+
+    if isinstance(client, LockClient):
+        return client.perform
+    wire = client.store.wire()
+    return lambda step: run(step, wire)
 
 
 def _request(client: _Client, name: str, kind: str, permits: int | None) -> Request:

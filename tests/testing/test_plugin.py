@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from places import ROOT
 
+from lockkit.testing.servers import ZooKeeperServer
+
 pytest_plugins = ["pytester"]
 
 PLUGIN = ("-p", "lockkit.testing.plugin", "-p", "no:cacheprovider", "-p", "no:randomly")
@@ -86,6 +88,26 @@ def test_core(project: pytest.Pytester) -> None:
         """
     )
     passes(project, 6)
+
+
+def test_what_was_held_has_no_session_of_its_own(project: pytest.Pytester) -> None:
+    """It would live for ten minutes, and a server has a limit of sessions for each address."""
+    with ZooKeeperServer() as server:
+        project.makepyfile(
+            f"""
+            import threading
+            import lockkit
+
+            def test(hold_lock):
+                with lockkit.connect({server.url!r}) as client:
+                    for _ in range(2):
+                        with hold_lock("stock:42", client=client):
+                            pass
+                names = [thread.name for thread in threading.enumerate()]
+                assert not [name for name in names if "session" in name]
+            """
+        )
+        passes(project, 1)
 
 
 def test_nothing_is_left_of_a_decorated_function(project: pytest.Pytester) -> None:
