@@ -272,8 +272,8 @@ def test_a_password_may_change(keeper: PostgresServer, scheme: str, mode: str) -
 
     def change(password: str) -> None:
         keeper.execute(f"ALTER ROLE keeper PASSWORD '{password}'")
-        ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'keeper'"
-        keeper.execute(ends)
+        ends = "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
+        keeper.execute(f"{ends} WHERE usename = 'keeper'")  # they have ended, and are known to have
 
     change("first")
     url = f"{scheme}://keeper@127.0.0.1:{keeper.port}/postgres{mode}"
