@@ -176,7 +176,8 @@ def check_strings(
 
 
 def check_ttl(key: str, value: object) -> float:
-    return _seconds(key, value, "seconds, at least 0.01, such as 30", least=0.01)
+    """To the microsecond, as stores keep it: what is left of a grant is compared with it."""
+    return round(_seconds(key, value, "seconds, at least 0.01, such as 30", least=0.01), 6)
 
 
 def check_timeout(key: str, value: object) -> float | None:

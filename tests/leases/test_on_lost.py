@@ -21,6 +21,7 @@ import lockkit
 from lockkit import aio
 from lockkit.model.clock import now
 from lockkit.model.settings import settings_from_url
+from lockkit.stores.memory import MemoryStore
 from lockkit.stores.registry import load_store
 from lockkit.testing.conformance.base import eventually
 from lockkit.testing.proxy import FaultProxy
@@ -93,6 +94,26 @@ class TestWithThreads:
             fault.release()
             lease.release()
             client.close()
+
+    def test_the_deadline_of_a_ttl_with_many_digits_passes(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Stores count microseconds, and what they grant is the whole ttl."""
+        told, goes_on, extend = Told(), threading.Event(), MemoryStore.extend
+
+        def hang(store: MemoryStore, requests: Any) -> Any:
+            goes_on.wait()
+            return extend(store, requests)
+
+        monkeypatch.setattr(MemoryStore, "extend", hang)
+        with lockkit.connect("memory://", ttl=4 / 3) as client:
+            lease = client.lock("stock:42", on_lost=told).acquire()
+            try:
+                told.wait()
+                assert lease.lost
+            finally:
+                goes_on.set()
+                lease.release()
 
     def test_it_is_told_after_max_hold(self) -> None:
         """Not renewed any more, and so it ends."""
