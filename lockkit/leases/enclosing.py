@@ -139,8 +139,7 @@ class EnclosingLease(Lease):
 
 def takers_of_others(lease: BaseLease) -> set[str]:
     """The threads and tasks with other leases on the same claim that an order may keep."""
-    others = (each for each in lease._hold.leases() if each is not lease)
-    return takers(each for each in others if not hasattr(each, "_is_free"))
+    return takers(each for each in lease._hold.leases() if each is not lease)
 
 
 class FreeLock(BaseLock[AnyLease]):

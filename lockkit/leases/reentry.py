@@ -40,8 +40,9 @@ class Entry:
 
 
 def takers(leases: Iterable[object]) -> set[str]:
-    """The keys of the threads and tasks that have taken these leases."""
-    return {getattr(lease, "_taker", "") for lease in leases}
+    """The keys of the threads and tasks that have taken these leases, but for those that no order
+    and no COMMIT keeps: what is entered again by them could be free before the COMMIT."""
+    return {getattr(lease, "_taker", "") for lease in leases if not hasattr(lease, "_is_free")}
 
 
 class Entries:

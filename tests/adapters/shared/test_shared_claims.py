@@ -145,6 +145,19 @@ def test_where_that_is_allowed_the_last_one_is_released_at_once(client: Client) 
         assert is_free(client)
 
 
+@pytest.mark.parametrize("options", [{}, {"until": "commit"}])
+def test_one_that_may_end_in_the_order_lets_no_other_into_it(
+    client: Client, options: dict[str, Any]
+) -> None:
+    """What is taken inside of it would be free as soon as it ends, before the COMMIT."""
+    anywhere, lock = client.lock("cart", in_atomic="allow", **SHARED), client.lock("cart", **SHARED)
+    with order(), anywhere, pytest.raises(OpenTransaction):
+        client.lock("cart", **SHARED, **options).acquire()
+    with lock, order(), anywhere, lock:
+        pass
+    assert is_free(client)
+
+
 def test_one_that_may_end_in_the_order_takes_no_other_out_of_it(client: Client) -> None:
     outer = client.lock("cart", **SHARED).acquire()
     with order():
@@ -178,6 +191,16 @@ async def test_whichever_of_its_leases_is_the_last_may_not_end_in_the_order(
     with order(), pytest.raises(OpenTransaction):
         await second.release()
     await others.release()
+
+
+async def test_one_that_may_end_in_the_order_lets_no_other_into_it_by_asyncio(
+    aclient: AsyncClient,
+) -> None:
+    lock = aclient.lock("cart", **SHARED)
+    with order():
+        async with aclient.lock("cart", in_atomic="allow", **SHARED):
+            with pytest.raises(OpenTransaction):
+                await lock.acquire()
 
 
 async def test_one_that_may_end_in_the_order_takes_no_other_out_of_it_by_asyncio(
