@@ -168,6 +168,7 @@ def _answer(
         return (yield from ask()), None
     except UNTOLD as error:
         error.about(hold.name)
+        error.of_lease = True
         if not broke_off(error, now() - sent):
             raise
         again = now()
@@ -191,6 +192,7 @@ def extend(store: Store, hold: Hold, ttl: float, now: Clock = clock.now) -> Step
     _apply(hold, request, renewal, again or sent, moment)
     if (unreadable := renewal.error) is not None:
         unreadable.about(hold.name)
+        unreadable.of_lease = True
         raise unreadable
     if renewal.left is None:
         yield from _ask_how_it_ended(store, hold)

@@ -45,6 +45,9 @@ WRITE_FIRST = "ask for .write() first, and downgrade() its lease to read"
 class LockError(Exception):
     """The base of every error that lockkit raises."""
 
+    of_lease = False
+    """Raised by ``release``, ``extend`` or ``downgrade``: what the lock is for may have been done."""
+
     def __init__(self, message: str = "", *, name: str | None = None) -> None:
         super().__init__(message)
         self.name = name

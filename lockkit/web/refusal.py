@@ -200,10 +200,10 @@ def request_label(request: Any) -> str:
 def refusal_of_uncaught(error: Exception, busy_status: int = 423) -> Refusal | None:
     """The answer to an exception of a view that asked for a lock itself and did not get it.
 
-    None for any other exception: raise that. LeaseLost and OutcomeUnknown are among them, because
-    the view's work may have been done.
+    None for any other exception: raise that. LeaseLost, OutcomeUnknown and errors of a lease that
+    the view had are among them, because the view's work may have been done.
     """
-    if isinstance(error, (AcquireTimeout, BackendUnavailable)):
+    if isinstance(error, (AcquireTimeout, BackendUnavailable)) and not error.of_lease:
         return refusal_of(error, busy_status)
     return None
 

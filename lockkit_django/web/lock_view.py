@@ -257,6 +257,8 @@ class _Call:
         """What the view returns, rendered: templates may query. ``aliases``: the databases whose
         transactions are open around it."""
         response = await self.answer()
+        if not aliases:
+            setattr(self.http, STAYS, True)
         render = getattr(response, "render", None)
         later = self.in_thread and iscoroutinefunction(render)  # no thread can await it
         if later or not callable(render):

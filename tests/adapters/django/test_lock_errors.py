@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
@@ -21,6 +21,7 @@ from django_project.shop.models import Sale
 from rest_framework.decorators import api_view
 
 import lockkit
+from lockkit.stores.memory import MemoryStore
 from lockkit.testing.plugin import HoldLock
 from lockkit_django import alocks, lock_view, locks
 
@@ -94,6 +95,41 @@ def sells_first(request: HttpRequest) -> HttpResponse:
     return render(request)
 
 
+def sells_before(request: HttpRequest) -> HttpResponse:
+    sells(request)
+    return by_hand(request)
+
+
+renders_locked = lock_view("sales")(renders)
+
+
+def sells_then(change: Callable[[lockkit.Lease], object]) -> HttpResponse:
+    """The store goes down after the sale. No block releases the lease: a block would only log."""
+    lease = locks["default"].lock(NAME).acquire()
+    with transaction.atomic():
+        Sale.objects.create(sku="A1")
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            for step in "extend", "release":
+                patch.setattr(MemoryStore, step, goes_down)
+            change(lease)
+    finally:
+        lease.release()
+    return HttpResponse("sold")
+
+
+def goes_down(*_: object) -> NoReturn:
+    raise lockkit.BackendUnavailable("the store cannot be reached")
+
+
+def releases(request: HttpRequest) -> HttpResponse:
+    return sells_then(lambda lease: lease.release())
+
+
+def extends(request: HttpRequest) -> HttpResponse:
+    return sells_then(lambda lease: lease.extend(60))
+
+
 @lock_view(NAME, kind="reentrant")
 @lock_view("stock:A2")
 async def again_reentrant(request: HttpRequest) -> HttpResponse:
@@ -161,6 +197,9 @@ VIEWS = [
     renders,
     render,
     sells_first,
+    sells_before,
+    releases,
+    extends,
     *(ENDLESS := [waits_for_itself, waits_for_itself_async]),
     *(AGAIN := [again_reentrant, again_in_its_thread, again_in_a_task, again_in_a_loop]),
 ]
@@ -172,6 +211,7 @@ def project() -> Iterator[None]:
     api = api_view(["GET"])(by_hand_api)
     urls.urlpatterns = [  # type: ignore[attr-defined]
         *(path(view.__name__, view) for view in VIEWS),
+        path("renders_locked", renders_locked),
         path("api", api),
     ]
     sys.modules[urls.__name__] = urls
@@ -234,6 +274,21 @@ def test_nor_if_a_lock_is_asked_for_after_it(view: Any, asgi: bool, atomic_reque
         response = post(view.__name__, asgi=asgi)
     assert (response.status_code, Sale.objects.count()) == (500, 1)
     assert post(view.__name__, asgi=asgi).status_code == 200
+
+
+@pytest.mark.parametrize("asgi", [False, True])
+@pytest.mark.parametrize("view", ["renders", "renders_locked", "sells_before"])
+def test_nor_without_a_transaction(view: str, asgi: bool) -> None:
+    with locks["default"].lock(NAME):
+        response = post(view, asgi=asgi)
+    assert (response.status_code, Sale.objects.count()) == (500, 1)
+    assert post(view, asgi=asgi).status_code == 200
+
+
+@pytest.mark.parametrize("view", [releases, extends])
+def test_nor_if_the_store_fails_when_a_lease_ends(view: Any) -> None:
+    response = post(view.__name__, asgi=False)
+    assert (response.status_code, Sale.objects.count()) == (500, 1)
 
 
 @pytest.mark.parametrize("asgi", [False, True])

@@ -14,6 +14,7 @@ from flask_babel import Babel
 from werkzeug.exceptions import Locked
 
 import lockkit
+from lockkit.stores.memory import MemoryStore
 from lockkit.testing.conformance.base import eventually
 from lockkit_flask import LockKit, alocks, lock_view, locks
 
@@ -38,6 +39,15 @@ def add_views(app: Flask) -> Flask:
     @app.get("/down")
     def down() -> str:
         raise lockkit.BackendUnavailable("the store cannot be reached", name=NAME)
+
+    @app.post("/releases")
+    def releases() -> str:
+        """The store goes down after the sale."""
+        lease = locks["default"].lock(NAME).acquire()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(MemoryStore, "release", lambda *_: down())
+            lease.release()
+        return "sold"
 
     @app.get("/loses")
     def loses() -> str:
@@ -114,6 +124,7 @@ def test_a_store_that_is_down_is_503_and_a_lost_lease_stays_an_error(
     assert response.status_code == 503
     assert f"GET /down gets 503 lock-store-unavailable for {NAME!r}: the store" in caplog.text
     assert app.test_client().get("/loses").status_code == 500
+    assert app.test_client().post("/releases").status_code == 500, "it would be sold again"
 
 
 @pytest.mark.parametrize(
