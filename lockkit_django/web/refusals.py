@@ -76,7 +76,8 @@ class LockErrors(MiddlewareMixin):
     rolled back by then. These stay 500, because the work of the view may have been done:
     OutcomeUnknown, LeaseLost, an error of a lease's own ``release``, ``extend`` or ``downgrade``,
     an error in a hook of ``on_commit``; and, unless the request is a GET or HEAD, an error after a
-    lock_view inside the view, or while Django renders the response. A ``process_exception`` of a later middleware goes first, and so does an EXCEPTION_HANDLER of DRF.
+    lock_view inside the view, or while Django renders the response. A ``process_exception`` of a
+    later middleware goes first, and so does an EXCEPTION_HANDLER of DRF.
     """
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:

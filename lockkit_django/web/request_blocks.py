@@ -75,8 +75,17 @@ def around(view: Any, run: Callable[..., Coroutine[Any, Any, Any]], marked: Any 
             raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")
         return run(None, args, kwargs)
 
-    in_thread._non_atomic_requests = exempt  # type: ignore[attr-defined]  # wraps() copied one
+    # ``wraps`` has copied one. Django's views of a class share that of ``dispatch``, and what is
+    # added to it for one route would be for all of them.
+    in_thread._non_atomic_requests = (  # type: ignore[attr-defined]
+        Exempt(exempt) if _is_dispatch(view) else exempt
+    )
     return in_thread
+
+
+def _is_dispatch(view: Any) -> bool:
+    owner, _, name = getattr(view, "__qualname__", "").rpartition(".")
+    return name == "dispatch" and bool(owner) and not owner.endswith("<locals>")
 
 
 @contextmanager

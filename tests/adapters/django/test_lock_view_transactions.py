@@ -224,6 +224,19 @@ def test_an_exemption_above_the_lock_of_a_class_takes_no_other_s_transaction(
     assert handled(view.as_view()) == b"True"
 
 
+def test_nor_if_the_lock_is_on_the_very_method(atomic_requests: None) -> None:
+    class Locked(Sells):
+        @lock_view("a")
+        def dispatch(self, *args: Any, **kwargs: Any) -> Any:
+            return super().dispatch(*args, **kwargs)
+
+    class Inherits(Locked):
+        pass
+
+    assert handled(transaction.non_atomic_requests(Locked.as_view())) == b"True"
+    assert [handled(each.as_view()) for each in (Locked, Inherits)] == [b"True", b"True"]
+
+
 @pytest.mark.parametrize(("order", "kept"), [("above", 1), ("below", 0)])
 def test_what_a_decorator_writes_is_part_of_the_transaction_below_the_lock_only(
     order: str, kept: int, atomic_requests: None, committed: Any
