@@ -33,6 +33,8 @@ def order_table(metadata: sa.MetaData) -> sa.Table:
         sa.Column("status", sa.Integer, nullable=False),
         sa.Column("headers", sa.Text, nullable=False),
         sa.Column("body", sa.LargeBinary(2**24 - 1), nullable=False),  # MySQL: MEDIUMBLOB
+        mysql_engine="InnoDB",  # the server's default may have no transactions
+        mariadb_engine="InnoDB",
     )
 
 

@@ -143,6 +143,21 @@ def test_migrate_makes_the_table_of_the_dialect(database: dict[str, Any]) -> Non
         assert columns(cursor) == migrated
 
 
+def test_the_tables_have_transactions_whatever_the_server_s_default(
+    database: dict[str, Any],
+) -> None:
+    """The record of an order is rolled back with what the order has saved."""
+    database["OPTIONS"]["init_command"] = "SET default_storage_engine = MyISAM"
+    migrate(database)
+    with connections["orders"].cursor() as cursor:
+        cursor.execute(
+            "SELECT table_name, engine FROM information_schema.tables "
+            "WHERE table_schema = DATABASE() AND table_name LIKE 'lockkit%'"
+        )
+        found = dict(cursor.fetchall())
+    assert found == {"lockkit_lock": "InnoDB", "lockkit_order": "InnoDB"}
+
+
 def columns(cursor: Any) -> list[tuple[Any, ...]]:
     cursor.execute(
         "SELECT column_name, column_type, collation_name, is_nullable, column_key, engine "

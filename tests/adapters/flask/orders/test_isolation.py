@@ -14,6 +14,7 @@ from flask import Flask, current_app, request
 from flask_project import Order, create_app, db, put
 
 from lockkit.orders.rows import TABLE as TABLE_NAME
+from lockkit_flask.orders.schema import order_table
 from lockkit_flask.state import app_locks
 
 if TYPE_CHECKING:
@@ -53,6 +54,19 @@ def url(place: tuple[str, str], request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def level(place: tuple[str, str]) -> str:
     return place[1]
+
+
+def test_the_table_has_transactions_whatever_the_server_s_default(mariadb_url: str) -> None:
+    """A record is rolled back with what its order has saved."""
+    url = f"mysql+pymysql://{mariadb_url.partition('://')[2]}"
+    of_the_server = {"init_command": "SET default_storage_engine = MyISAM"}
+    engine = sa.create_engine(url, connect_args=of_the_server, poolclass=sa.NullPool)
+    order_table(metadata := sa.MetaData())
+    metadata.create_all(engine)
+    with engine.connect() as connection:
+        query = f"SHOW TABLE STATUS LIKE '{TABLE_NAME}'"
+        (found,) = connection.execute(sa.text(query)).mappings()
+    assert found["Engine"] == "InnoDB"
 
 
 class Machine(NamedTuple):
