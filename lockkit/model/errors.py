@@ -46,7 +46,7 @@ class LockError(Exception):
     """The base of every error that lockkit raises."""
 
     of_lease = False
-    """Raised by ``release``, ``extend`` or ``downgrade``: what the lock is for may have been done."""
+    """Raised by ``release``, ``extend`` or ``downgrade``: what the lock was for may be done."""
 
     def __init__(self, message: str = "", *, name: str | None = None) -> None:
         super().__init__(message)

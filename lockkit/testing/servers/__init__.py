@@ -5,6 +5,9 @@
 
 A server that is not installed raises MissingServer, which names the command that installs it.
 Servers end with the process that started them, even if that process is killed. Linux only.
+
+They ask for no password. Other users of the machine can reach them while they run, and PostgreSQL
+runs programs for them (COPY … FROM PROGRAM), as the user who started it, or as postgres for root.
 """
 
 from __future__ import annotations
