@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -21,6 +19,7 @@ from lockkit.orders.table import Table
 from lockkit.stores.sql.vendors import unavailable
 from lockkit_flask.leases import db_session
 from lockkit_flask.orders import messages, schema
+from lockkit_flask.orders.savepoint import FIRST, MARK, Savepoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 _checked: WeakSet[sa.Engine] = WeakSet()
-FIRST = "SAVEPOINT sa_savepoint_1"  # that of the view's session: SQLAlchemy numbers them
-_MARK = re.compile(r"(RELEASE |ROLLBACK TO |)SAVEPOINT (sa_savepoint_\d+)")
 
 LISTENED = ("begin", "before_cursor_execute", "after_cursor_execute", "commit")
 """Listeners may choose a tenant's schema, or refuse a COMMIT."""
@@ -132,15 +129,6 @@ class Sql:
             ) from error
 
 
-@dataclass
-class Savepoint:
-    """An open savepoint in the transaction of an order."""
-
-    name: str
-    session: Session
-    since: int  #: how many changes were made before it
-
-
 class Savepoints:
     """The savepoints of an order's connection, and the sessions that work on it.
 
@@ -160,17 +148,25 @@ class Savepoints:
         self._joined: dict[Session, int] = {}  #: with its thread; the one that worked last is last
         self._begun: list[Session] = []  #: those whose statements were executed
         self._lock, self._open = Lock(), list[Savepoint]()
-        self._connection = connection
+        self._connection, self._root = connection, connection.get_transaction()
         self._driver: Any = connection.connection.driver_connection
         self._changes: list[Session] = []  #: the session of each change
         self._ahead = ahead  #: executed before the first statement
         self._is_undone = False  #: a session has undone what another one has changed
         self.committed = False  #: a session has committed, which released its savepoint
-        self.is_over = False  #: the database has ended the transaction itself; nothing is saved
+        self._is_over = False
         vars(connection)[db_session.SAVEPOINTS] = self
         db_session.listen_to(connection.dialect)
         if not db_session.is_heard(connection.dialect):
             raise ConfigurationError(messages.UNHEARD)
+
+    @property
+    def is_over(self) -> bool:
+        """The database or the view has ended the transaction: nothing more is saved."""
+        is_of_sqlite_over = getattr(self._driver, "in_transaction", True) is False
+        if is_of_sqlite_over or self._connection.get_transaction() is not self._root:
+            self._is_over = True
+        return self._is_over
 
     def join(self, session: Session) -> None:
         """Note that the next statement of this thread comes from this session."""
@@ -187,7 +183,7 @@ class Savepoints:
 
     def check(self) -> None:
         """Raise if a session has undone what another one has changed, or has not committed, or if
-        the database has undone everything."""
+        everything is undone."""
         if self.is_over:
             raise messages.stopped()
         self._forget_ended()
@@ -204,10 +200,8 @@ class Savepoints:
     def execute(self, cursor: Any, sql: str, as_made: str) -> bool:
         """Note a statement before it is executed. ``as_made``: before listeners of the app changed
         it. True: nobody else need execute it."""
-        mark = _MARK.fullmatch(as_made or "")
+        mark = MARK.fullmatch(as_made or "")
         undoes = mark is not None and mark[1] == "ROLLBACK TO "
-        if getattr(self._driver, "in_transaction", True) is False:  # only SQLite's drivers have it
-            self.is_over = True
         if self.is_over and not undoes:  # it would begin a transaction without the record
             raise messages.stopped()
         with self._lock:
@@ -221,7 +215,7 @@ class Savepoints:
         is_last = said == [f"RELEASE {FIRST}"] and not self._open
         if said == [ahead] or (is_last and status_of(self._driver) == OPEN):
             return True  # it came with the record; COMMIT releases it
-        self._run(cursor, [] if self.is_over else said, undoes=undoes)
+        self._run(cursor, [] if self._is_over else said, undoes=undoes)
         return mark is not None
 
     def _run(self, cursor: Any, said: list[str], *, undoes: bool) -> None:
@@ -233,7 +227,7 @@ class Savepoints:
         except Exception as error:
             if error.args[:1] != (NO_SAVEPOINT,):
                 raise
-            self.is_over = True
+            self._is_over = True
             if not undoes:
                 raise messages.stopped() from error
 

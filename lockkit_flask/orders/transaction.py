@@ -25,7 +25,8 @@ from lockkit.orders.record import RecordChangedError, refuses
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.orders import messages
 from lockkit_flask.orders.open_order import OpenOrder, may_write, status_of
-from lockkit_flask.orders.table import FIRST, Savepoints, Sql, typed_errors
+from lockkit_flask.orders.savepoint import FIRST
+from lockkit_flask.orders.table import Savepoints, Sql, typed_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -191,10 +192,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
         if record.snapshot.status < HTTPStatus.BAD_REQUEST:
             if not self.savepoints.committed:
                 return response
-            raise ConfigurationError(
-                "a view raised after it had committed, so its order was rolled back, but an error "
-                "handler answers with success. Return a response instead of raising"
-            )
+            raise ConfigurationError(messages.SUCCESS_OF_A_FAILURE)
         db_session.roll_back()  # what handlers and hooks began: the pool may have one connection
         return self._keep_refusal(record, response)
 
@@ -205,10 +203,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
         """
         is_success = record is not None and record.snapshot.status < HTTPStatus.BAD_REQUEST
         if is_success and db_session.has_writes():
-            raise ConfigurationError(
-                "the view of an order answers with success, but has changes in db.session that "
-                "are not committed. Commit them before the response leaves; nothing was saved"
-            )
+            raise ConfigurationError(messages.CHANGES)
         assert self.connection is not None
         try:
             self.check_leases()
@@ -258,11 +253,7 @@ def _refuse_autocommit(connection: sa.Connection) -> None:
     else:
         at_once = getattr(driver, "autocommit", False) is True  # sqlite3 has -1, too
     if at_once:
-        raise ConfigurationError(
-            "orders need a database that rolls back: its connections have autocommit. Remove that, "
-            "or isolation_level AUTOCOMMIT, from SQLALCHEMY_ENGINE_OPTIONS, or name another bind "
-            "key in USING"
-        )
+        raise ConfigurationError(messages.AUTOCOMMIT)
 
 
 def teach_to_join(db: SQLAlchemy) -> None:
@@ -270,10 +261,7 @@ def teach_to_join(db: SQLAlchemy) -> None:
     changes the class that its session factory has made for itself, so no other session joins."""
     session_class: Any = getattr(db.session.session_factory, "class_", None)
     if session_class is None:
-        raise ConfigurationError(
-            "db.session cannot join the transaction of an order: the session that has replaced it "
-            "needs a sessionmaker"
-        )
+        raise ConfigurationError(messages.CANNOT_JOIN)
     if hasattr(session_class, _INSTALLED):
         return
     choose = session_class.get_bind

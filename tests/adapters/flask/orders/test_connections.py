@@ -274,8 +274,52 @@ def test_a_refusal_after_sql_that_commits_is_told(
 
     shop.add_url_rule("/buy", view_func=buy, methods=["POST"])
     assert post(shop, "/buy").text == "sold out"
-    assert "the database has ended its transaction" in caplog.text
+    assert "its transaction has ended before it" in caplog.text
     assert "order-orphaned" in post(shop, "/buy").text
+
+
+of_an_ended_savepoint = pytest.mark.filterwarnings("ignore:nested transaction already")
+
+
+def ends_by(way: str) -> None:
+    connection = db.session.connection()
+    if way == "transaction":
+        connection = connection.get_transaction()
+    connection.commit() if way == "commit" else connection.rollback()
+
+
+@of_an_ended_savepoint
+@pytest.mark.parametrize("database", ["sqlite", "postgresql", "mariadb"], indirect=True)
+@pytest.mark.parametrize("way", ["rollback", "transaction", "commit"])
+def test_a_view_that_ends_the_orders_transaction_saves_nothing_more(shop: Flask, way: str) -> None:
+    """The session would begin another one, and its commit() would be a real COMMIT."""
+
+    def buy() -> ResponseReturnValue:
+        ends_by(way)
+        db.session.rollback()
+        put("bought")
+        db.session.commit()
+        return "bought", 201
+
+    shop.config["PROPAGATE_EXCEPTIONS"] = False
+    shop.add_url_rule("/buy", view_func=buy, methods=["POST"])
+    codes = [post(shop, "/buy").json["code"] for _ in range(2)]
+    assert codes == ["order-not-saved", "order-orphaned" if way == "commit" else "order-not-saved"]
+    assert count(shop) == 0
+
+
+@on_postgresql
+@of_an_ended_savepoint
+@pytest.mark.parametrize(("status", "answered"), [(201, 503), (409, 409)])
+def test_a_view_that_has_ended_the_orders_transaction_may_refuse_and_has_not_ordered(
+    shop: Flask, status: int, answered: int
+) -> None:
+    def buy() -> ResponseReturnValue:
+        ends_by("rollback")
+        return "sold out", status
+
+    shop.add_url_rule("/buy", view_func=buy, methods=["POST"])
+    assert [post(shop, "/buy").status_code for _ in range(2)] == [answered] * 2
 
 
 def test_without_an_order_on_commit_calls_at_once(shop: Flask) -> None:
