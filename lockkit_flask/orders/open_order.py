@@ -70,9 +70,18 @@ class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
 
 
 def may_write(session: Any, clause: Any) -> bool:
-    """Whether a session may write what it asks for a bind for. A text may do anything."""
-    reads = clause is None or getattr(clause, "is_select", False)
-    return bool(session._flushing or not reads)
+    """Whether a session may write what it asks for a bind for. A text may do anything, and so may a
+    connection, for which it asks without a clause."""
+    from sqlalchemy.sql import visitors
+
+    if session._flushing or not getattr(clause, "is_select", False):
+        return True
+    return any(_writes(each) for each in visitors.iterate(clause))
+
+
+def _writes(part: Any) -> bool:
+    """Whether this part of a query, such as a CTE, is a statement that writes, or a text."""
+    return bool(getattr(part, "is_dml", False) or getattr(part, "is_text", False))
 
 
 def status_of(error: HTTPException) -> int:

@@ -81,7 +81,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
         self.active = self.begun = True
 
     def serves(self, bind: Any, session: Session, clause: Any) -> bool:
-        """Whether a session of this bind joins. Raises ConfigurationError if it is to write with
+        """Whether a session of this bind joins. Raises ConfigurationError if it may write with
         the order's engine, but other options."""
         is_apart = bind is not self.engine and getattr(bind, "pool", None) is self.engine.pool
         if is_apart and may_write(session, clause):

@@ -648,8 +648,23 @@ class OfTenant(Session):
         return bind.execution_options(schema_translate_map={"tenant": None})
 
 
+SALE = sa.table("sale", sa.column("id"))
+SOLD = sa.insert(SALE).values(id=1)
+
+
+@pytest.mark.parametrize(
+    "writes",
+    [
+        lambda session: session.execute(SOLD),
+        lambda session: session.connection().execute(SOLD),
+        lambda session: session.connection().exec_driver_sql("INSERT INTO sale VALUES (1)"),
+        lambda session: session.scalars(sa.select(SOLD.returning(SALE.c.id).cte("sold").c.id)),
+        lambda session: session.scalars(sa.text(f"{SOLD} RETURNING id").columns(SALE.c.id)),
+    ],
+    ids=["insert", "connection", "text on the connection", "CTE", "text with columns"],
+)
 def test_a_session_whose_engine_has_options_of_its_own_may_only_read(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, writes: Callable[[Any], object]
 ) -> None:
     """It does not join the order, and would save what the order rolls back."""
     app, own = Flask("tenants"), SQLAlchemy(session_options={"class_": OfTenant})
@@ -666,9 +681,9 @@ def test_a_session_whose_engine_has_options_of_its_own_may_only_read(
 
     @app.post("/order")
     def order() -> ResponseReturnValue:
-        assert own.session.scalars(sa.select(sale.c.id)).all() == []
+        assert own.session.scalars(sa.select(sale.c.id).where(sa.text("id > 0"))).all() == []
         if "reads" not in request.args:
-            own.session.execute(sa.insert(sale))
+            writes(own.session)
             own.session.commit()
         return "sold", 201
 
