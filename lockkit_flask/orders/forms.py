@@ -1,4 +1,5 @@
-"""Order IDs for plain HTML forms, and guests: whose order it is if nobody is logged in.
+"""Order IDs for plain HTML forms, and guests: whose order it is if nobody is logged in. Also the
+tokens of Flask-WTF, which are no part of an order or its answer.
 
 A guest's secret lives in a signed cookie of its own, because many apps clear the session when
 somebody logs in. ``lockkit.orders.forms`` says what the secret is for. The first answer to a user
@@ -13,12 +14,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from flask import after_this_request, current_app, has_request_context, request, session
+from flask import after_this_request, current_app, g, has_request_context, request, session
+from itsdangerous import URLSafeTimedSerializer
 from markupsafe import Markup
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.log import log
 from lockkit.orders.forms import FormIds, field_of, hidden_field, new_secret
+from lockkit.web.name_fields import FORM_TYPES
 from lockkit_flask.conf import flask_login_user
 from lockkit_flask.state import app_locks
 
@@ -172,3 +175,38 @@ def _only_for_this_visitor(response: Response) -> Response:
 def _mark(secret: str, user: str) -> str:
     """A mark of the user. The cookie is sealed, so the mark only has to hide who it is."""
     return hashlib.sha256(f"{secret}\0{user}".encode()).hexdigest()
+
+
+def csrf_tokens() -> list[str]:
+    """Flask-WTF's tokens against forgery: the one that this request made, and the one it sent."""
+    field = str(current_app.config.get("WTF_CSRF_FIELD_NAME", "csrf_token"))
+    made, sent = g.get(field), _sent_token(field)
+    tokens = [made if _is_of_wtf(made) else None, sent if sent and _is_accepted(sent) else None]
+    return [token for token in tokens if token is not None]
+
+
+def _sent_token(field: str) -> str | None:
+    """What Flask-WTF would check: the first of these that is not empty."""
+    form = request.form.to_dict() if request.mimetype in FORM_TYPES else {}
+    fields = [field, *(name for name in form if name.endswith(field))]  # of a form with a prefix
+    headers = current_app.config.get("WTF_CSRF_HEADERS", ("X-CSRFToken", "X-CSRF-Token"))
+    return next(filter(None, (*map(form.get, fields), *map(request.headers.get, headers))), None)
+
+
+def _is_of_wtf(made: object) -> bool:
+    """Whether Flask-WTF has signed it: an app may have a token of its own at the same place."""
+    secret = current_app.config.get("WTF_CSRF_SECRET_KEY", current_app.secret_key)
+    if not isinstance(made, str) or not secret:
+        return False
+    return URLSafeTimedSerializer(secret, salt="wtf-csrf-token").loads_unsafe(made)[0]
+
+
+def _is_accepted(token: str) -> bool:
+    """Whether Flask-WTF accepts it. Any other text is the client's choice, and may be anywhere."""
+    if g.get("csrf_valid"):
+        return True
+    try:
+        import_module("flask_wtf.csrf").validate_csrf(token)
+    except (ImportError, ValueError, RuntimeError):  # the last: without a SECRET_KEY
+        return False
+    return True

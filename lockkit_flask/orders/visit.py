@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from importlib import import_module
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from flask import current_app, g, request, session
-from itsdangerous import URLSafeTimedSerializer
+from flask import current_app, request, session
 from werkzeug.wsgi import get_host, get_input_stream
 
 from lockkit.model.errors import ConfigurationError
@@ -26,7 +26,7 @@ from lockkit_flask.orders.authorize import (
     login_pages,
     unknown_check,
 )
-from lockkit_flask.orders.forms import guest, guest_of, user_of
+from lockkit_flask.orders.forms import csrf_tokens, guest, guest_of, user_of
 from lockkit_flask.web.refusals import refused
 from lockkit_flask.web.view_functions import places_of, view_of
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from werkzeug.routing import Rule
 
     from lockkit.orders import Order, Proceed, Snapshot
-    from lockkit.orders.record import Identity
+    from lockkit.orders.record import Identity, SentFile
     from lockkit_flask.orders.app_orders import AppOrders
     from lockkit_flask.orders.open_order import OpenOrder
 
@@ -120,7 +120,7 @@ class Visit(visit.Visit):
         is_long = response.is_streamed and (length is None or length > most)
         body = None if response.direct_passthrough or is_long else response.get_data()
         answered = OrderResponse(response.status_code, list(response.headers.items()), body)
-        tokens = _tokens()
+        tokens = csrf_tokens()
         return without_tokens(answered, tokens) if tokens else answered
 
     def asks_to_log_in(self, response: Response) -> bool:
@@ -173,13 +173,10 @@ class Visit(visit.Visit):
         most = min(request.max_content_length or most, most)
         vars(request).setdefault("stream", get_input_stream(request.environ, True, most))
         body = _body_of(request)
-        if request.mimetype not in FORM_TYPES or len(body) > limit:
-            return Payload(body=body)
-        form = list(request.form.items(multi=True))
-        files = [
-            sent_file(name, file.filename or "", file.stream, file.content_type or "")
-            for name, file in request.files.items(multi=True)
-        ]
+        is_form = request.mimetype in FORM_TYPES and len(body) <= limit
+        form, files = _form_of(request) if is_form else ([], [])
+        if request.mimetype != MULTIPART:
+            vars(request)["stream"] = BytesIO(body)  # a view may read that, too
         # Werkzeug reads no field of a form with a byte that is not UTF-8.
         return Payload(form=form, files=files, body=b"" if form else body)
 
@@ -230,6 +227,14 @@ def _body_of(request: Request) -> bytes:
     return body
 
 
+def _form_of(request: Request) -> tuple[list[tuple[str, str]], list[SentFile]]:
+    files = [
+        sent_file(name, file.filename or "", file.stream, file.content_type or "")
+        for name, file in request.files.items(multi=True)
+    ]
+    return list(request.form.items(multi=True)), files
+
+
 def _place_of(request: Request, rule: Rule) -> str:
     """The host of a route. If it has parameters, such as a shop's name, the host as it was sent."""
     place = rule.host or rule.subdomain or ""
@@ -256,38 +261,3 @@ def _is_in_cookie(sid: str) -> bool:
     none, and never calls that session new."""
     cookie = request.cookies.get(current_app.config["SESSION_COOKIE_NAME"], "")
     return cookie == sid or cookie.startswith(f"{sid}.")  # signed
-
-
-def _tokens() -> list[str]:
-    """Flask-WTF's tokens against forgery: the one that this request made, and the one it sent."""
-    field = str(current_app.config.get("WTF_CSRF_FIELD_NAME", "csrf_token"))
-    made, sent = g.get(field), _sent_token(field)
-    tokens = [made if _is_of_wtf(made) else None, sent if sent and _is_accepted(sent) else None]
-    return [token for token in tokens if token is not None]
-
-
-def _sent_token(field: str) -> str | None:
-    """What Flask-WTF would check: the first of these that is not empty."""
-    form = request.form.to_dict() if request.mimetype in FORM_TYPES else {}
-    fields = [field, *(name for name in form if name.endswith(field))]  # of a form with a prefix
-    headers = current_app.config.get("WTF_CSRF_HEADERS", ("X-CSRFToken", "X-CSRF-Token"))
-    return next(filter(None, (*map(form.get, fields), *map(request.headers.get, headers))), None)
-
-
-def _is_of_wtf(made: object) -> bool:
-    """Whether Flask-WTF has signed it: an app may have a token of its own at the same place."""
-    secret = current_app.config.get("WTF_CSRF_SECRET_KEY", current_app.secret_key)
-    if not isinstance(made, str) or not secret:
-        return False
-    return URLSafeTimedSerializer(secret, salt="wtf-csrf-token").loads_unsafe(made)[0]
-
-
-def _is_accepted(token: str) -> bool:
-    """Whether Flask-WTF accepts it. Any other text is the client's choice, and may be anywhere."""
-    if g.get("csrf_valid"):
-        return True
-    try:
-        import_module("flask_wtf.csrf").validate_csrf(token)
-    except (ImportError, ValueError, RuntimeError):  # the last: without a SECRET_KEY
-        return False
-    return True

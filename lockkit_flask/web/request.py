@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import TYPE_CHECKING
 
 from lockkit.model.errors import ConfigurationError
@@ -44,12 +45,12 @@ class RequestView:
         return self._request.content_type or ""
 
     def body(self) -> bytes:
-        return self._request.get_data()  # cached: the view can read it again
+        return _read(self._request)
 
     def form(self, key: str) -> Sequence[str]:
         request = self._request
         if request.mimetype == URL_ENCODED and (request.content_length or 0) <= LONGEST_FORM:
-            raw = request.get_data()  # cached for the form; empty if the form was parsed before
+            raw = _read(request)  # empty if the form was parsed before
             if raw:
                 return url_encoded(raw, key)
         return request.form.getlist(key)
@@ -59,3 +60,10 @@ class RequestView:
 
     def header(self, name: str) -> str | None:
         return self._request.headers.get(name)
+
+
+def _read(request: Request) -> bytes:
+    """The body, which the view can read again, also from ``request.stream``."""
+    body = request.get_data()
+    vars(request)["stream"] = BytesIO(body)
+    return body

@@ -289,7 +289,8 @@ def test_fields(app: Flask, field: str, sent: dict[str, Any], expected: str | in
     @lock_view(f"x:{field}")
     def view() -> ResponseReturnValue:
         (info,) = locks["default"].holders()
-        return jsonify(name=info.name, again=request.get_data(as_text=True))
+        streamed = request.stream.read().decode()
+        return jsonify(name=info.name, streamed=streamed, again=request.get_data(as_text=True))
 
     response = app.test_client().post("/", **sent)
     if isinstance(expected, int):
@@ -298,6 +299,7 @@ def test_fields(app: Flask, field: str, sent: dict[str, Any], expected: str | in
         assert response.json is not None
         assert response.json["name"] == expected
         assert response.json["again"] or "json" not in sent  # the view can still read it
+        assert response.json["streamed"] == response.json["again"]
 
 
 def test_no_spelling_of_a_number_passes_its_lock(

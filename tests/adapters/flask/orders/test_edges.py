@@ -557,11 +557,13 @@ def test_an_answer_without_a_type_is_repeated_without_one(shop: Flask) -> None:
 
 @pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain"])
 @pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
 def test_the_view_can_read_the_body_as_without_an_order(
-    shop: Flask, kind: str, chunked: bool
+    shop: Flask, kind: str, chunked: bool, stream: bool
 ) -> None:
     def read() -> ResponseReturnValue:
-        return {"data": request.get_data(as_text=True), "form": request.form}
+        body = request.stream.read() if stream else request.get_data()
+        return {"data": body.decode(), "form": request.form}
 
     shop.add_url_rule("/read", view_func=read, methods=["POST"])
     kwargs: dict[str, Any] = {"content_type": kind, "data": b"a=1&b=2"}
