@@ -101,8 +101,9 @@ def _current() -> Any:
 
 def on_commit(function: Callable[[], object]) -> None:
     """Have a function called once the transaction of this request's order is committed; not at all
-    if nothing is saved. At once, if the request is not an order, or STORE is "redis": then what the
-    view has committed is saved. At most once: not again if it raises, or if the process dies.
+    if nothing is saved. At once, if the request is not an order, the COMMIT is done, or STORE is
+    "redis": then what the view has committed is saved. At most once: not again if it raises, or if
+    the process dies.
 
     It may be a coroutine function, as a view may. If it raises in an order, the answer is 500, the
     order stays, and functions that were to be called after it are not called.

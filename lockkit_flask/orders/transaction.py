@@ -89,7 +89,10 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
         return bind is self.engine
 
     def on_commit(self, function: Callable[[], object]) -> None:
-        self._after_commit.append(function)
+        if self.active:
+            self._after_commit.append(function)
+        elif not self.undone:
+            function()
 
     def fail(self, error: BaseException) -> Any:
         """Roll back at once: error handlers write outside of the order's transaction.

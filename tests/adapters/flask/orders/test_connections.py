@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
-from flask import Flask, abort, current_app, redirect, request
+from flask import Flask, abort, current_app, redirect, request, request_finished
 from flask_project import Order, db, put
 from flask_sqlalchemy import SQLAlchemy
 from flask_sqlalchemy.session import Session
@@ -245,6 +245,23 @@ def test_on_commit_is_called_when_others_see_the_order_and_only_then(
 
     small_shop.add_url_rule("/buy", view_func=buy, methods=["POST"])
     assert post(small_shop, "/buy").status_code == status
+    assert found == seen
+
+
+@pytest.mark.parametrize(("path", "seen"), [("/one", [1, 1]), ("/fails", []), ("/aborts", [])])
+def test_on_commit_after_the_order_calls_at_once_if_that_is_saved(
+    shop: Flask, path: str, seen: list[int]
+) -> None:
+    found: list[int] = []
+
+    def registers(_: object, **__: object) -> None:
+        on_commit(lambda: found.append(count(shop)))
+
+    shop.config["PROPAGATE_EXCEPTIONS"] = False
+    shop.register_error_handler(410, lambda error: registers(error) or ("gone", 410))
+    shop.teardown_request(registers)
+    with request_finished.connected_to(registers, shop):
+        post(shop, path)
     assert found == seen
 
 
