@@ -179,10 +179,20 @@ def _mark(secret: str, user: str) -> str:
 
 def csrf_tokens() -> list[str]:
     """Flask-WTF's tokens against forgery: the one that this request made, and the one it sent."""
-    field = str(current_app.config.get("WTF_CSRF_FIELD_NAME", "csrf_token"))
+    field = _csrf_field()
     made, sent = g.get(field), _sent_token(field)
     tokens = [made if _is_of_wtf(made) else None, sent if sent and _is_accepted(sent) else None]
     return [token for token in tokens if token is not None]
+
+
+def is_csrf_field(name: str, value: str) -> bool:
+    """Whether a field of a form, which may have a prefix, is a token of Flask-WTF: a repeat of the
+    form may have another one."""
+    return name.endswith(_csrf_field()) and _is_of_wtf(value)
+
+
+def _csrf_field() -> str:
+    return str(current_app.config.get("WTF_CSRF_FIELD_NAME", "csrf_token"))
 
 
 def _sent_token(field: str) -> str | None:

@@ -26,7 +26,7 @@ from lockkit_flask.orders.authorize import (
     login_pages,
     unknown_check,
 )
-from lockkit_flask.orders.forms import csrf_tokens, guest, guest_of, user_of
+from lockkit_flask.orders.forms import csrf_tokens, guest, guest_of, is_csrf_field, user_of
 from lockkit_flask.web.refusals import refused
 from lockkit_flask.web.view_functions import places_of, view_of
 
@@ -178,7 +178,7 @@ class Visit(visit.Visit):
         if request.mimetype != MULTIPART:
             vars(request)["stream"] = BytesIO(body)  # a view may read that, too
         # Werkzeug reads no field of a form with a byte that is not UTF-8.
-        return Payload(form=form, files=files, body=b"" if form else body)
+        return Payload(form=form, files=files, body=b"" if is_form and request.form else body)
 
     def known(self) -> visit.Known:
         user = user_of(self._app_orders.user_pk)
@@ -232,7 +232,8 @@ def _form_of(request: Request) -> tuple[list[tuple[str, str]], list[SentFile]]:
         sent_file(name, file.filename or "", file.stream, file.content_type or "")
         for name, file in request.files.items(multi=True)
     ]
-    return list(request.form.items(multi=True)), files
+    fields = request.form.items(multi=True)
+    return [each for each in fields if not is_csrf_field(*each)], files
 
 
 def _place_of(request: Request, rule: Rule) -> str:

@@ -108,6 +108,33 @@ def test_a_token_that_came_elsewhere_is_not_stored(
     assert token not in bytes(stored or b"").decode()
 
 
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [("csrf_token", "cart-csrf_token"), ("_csrf", "_csrf"), ("_csrf", "cart-_csrf")],
+)
+@pytest.mark.parametrize("fields", [{}, {"sku": "1"}])
+def test_a_form_with_a_new_token_is_the_same_form(
+    make_shop: Callable[..., Flask],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    place: str,
+    fields: Any,
+) -> None:
+    shop = make_shop(WTF_CSRF_FIELD_NAME=name)
+    shop.add_url_rule("/token", view_func=csrf.generate_csrf)
+    shop.add_url_rule("/sell", view_func=lambda: "sold", methods=["POST"])
+    client, headers = shop.test_client(), {"X-User": "alice", "X-Order-ID": "A-1"}
+    with monkeypatch.context() as earlier:
+        earlier.setattr(TimestampSigner, "get_timestamp", lambda _: int(time.time()) - 60)
+        old = client.get("/token").text
+    tokens = [old, client.get("/token").text, "of the app"]
+    answers = [
+        client.post("/sell", headers=headers, data={**fields, place: token}) for token in tokens
+    ]
+    assert len(set(tokens)) == 3
+    assert [answer.status_code for answer in answers] == [200, 200, 422]
+
+
 @pytest.mark.parametrize("secret", ["s", None])
 def test_a_text_that_a_client_calls_a_token_is_not_taken_for_one(
     make_shop: Callable[..., Flask], secret: str | None
