@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from flask_sqlalchemy import SQLAlchemy
     from sqlalchemy.orm import Session
 
-    from lockkit.orders import Record
+    from lockkit.orders import Record, Refusal
     from lockkit.orders.psycopg import Step
     from lockkit_flask.orders.table import OrderTable
 
@@ -220,18 +220,22 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
             self.connection.commit()
             self._session_before = None
         except LeaseLost:
-            return self.visit.refuse(refusals.LEASE_LOST)
+            return self._refuse(refusals.LEASE_LOST)
         except (DBAPIError, RecordChangedError) as error:
             refusal = unsaved(error)
             if refusal is None:
                 raise
             if isinstance(error, DBAPIError):
                 note(error)
-            return self.visit.refuse(refusal)
+            return self._refuse(refusal)
         self._discard()  # the pool may have one connection
         for function in self._after_commit if record or self.committed else ():
             function()
         return response
+
+    def _refuse(self, refusal: Refusal) -> Response:
+        self.abandon()  # first: the page may ask the database, and the connection may be dead
+        return self.visit.refuse(refusal)
 
 
 class _Begins(Sql):

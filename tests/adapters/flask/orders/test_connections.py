@@ -13,6 +13,7 @@ from flask import Flask, abort, current_app, redirect, request, request_finished
 from flask_project import Order, db, put
 from flask_sqlalchemy import SQLAlchemy
 from flask_sqlalchemy.session import Session
+from jinja2 import DictLoader
 
 from lockkit.model.errors import ConfigurationError, LeaseLost
 from lockkit.orders.rows import TABLE as TABLE_NAME
@@ -202,6 +203,33 @@ def test_what_a_hook_sets_for_its_transaction_is_set_again_by_a_listener_of_the_
     finally:
         sa.event.remove(db.session, "after_begin", set_tenant)
     assert found == {"a a"}
+
+
+# A connection that dies at the end
+
+
+@on_postgresql
+def test_the_page_that_tells_of_a_dead_connection_may_ask_the_database(shop: Flask) -> None:
+    def buy() -> ResponseReturnValue:
+        put("bought")
+        db.session.commit()
+        return str(db.session.scalar(sa.text("SELECT pg_backend_pid()"))), 201
+
+    def end(answer: Any) -> Any:
+        with db.engine.connect() as other:
+            other.execute(sa.text(f"SELECT pg_terminate_backend({answer.get_data(True)}, 5000)"))
+        return answer
+
+    shop.add_url_rule("/buy", view_func=buy, methods=["POST"])
+    shop.after_request(end)
+    shop.context_processor(
+        lambda: {"orders": db.session.scalar(sa.select(sa.func.count(Order.id)))}
+    )
+    page = {"lockkit/refusal.html": "{{ refusal.code }} {{ orders }}"}
+    shop.jinja_env.loader = DictLoader(page)
+    refused = post(shop, "/buy", Accept="text/html")
+    assert (refused.status_code, refused.text) == (503, "order-outcome-unknown 0")
+    assert "Retry-After" in refused.headers
 
 
 # What the view has committed
