@@ -101,12 +101,13 @@ class OwnTransaction(OrderInDatabase):
         if self._committed:
             return self._answer(response)
         record = self._record(response)
-        if record is None:
+        if record is None or self._raised_refusal():
             return response
-        if response.status_code < FIRST_ERROR and self._entered:
+        raised = self._has_raised(response)
+        if response.status_code < FIRST_ERROR and (raised or self._entered):
             if told_broken(self._broken) or self._is_undone_success(response):
                 return self.visit.refuse(refusals.NOT_SAVED)
-            if not self._has_raised(response):
+            if not raised:
                 log.warning(
                     "%r succeeded, although its commit_in() was rolled back: a repeat runs its "
                     "view again",

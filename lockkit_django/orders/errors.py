@@ -65,8 +65,8 @@ def told_undone(response: HttpResponseBase) -> bool:
     is_undone = not is_made_by_drf(response) and response.status_code // 100 == OK_CLASS
     if is_undone:
         log.error(
-            "the view of an order raised, and a middleware or a handler makes %s of it: nothing "
-            "was saved, and the client is told so",
+            "the view of an order raised, and a middleware or a handler makes %s of it: the order "
+            "was not saved, and the client is told so",
             response.status_code,
         )
     return is_undone

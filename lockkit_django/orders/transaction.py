@@ -62,6 +62,11 @@ class OrderInDatabase(gate.OrderInDatabase, OpenOrder):
         made_by_drf = getattr(response, "exception", False)  # inlined: each order needs it
         return self.failed or self.error is not None or made_by_drf
 
+    def _raised_refusal(self) -> bool:
+        """Whether the view has raised a refusal, even if the response does not look like one."""
+        error = self.error
+        return error is not None and refuses(status_of(error) or 0)
+
     def _keep_unbegun(self, response: HttpResponseBase) -> HttpResponseBase:
         """No transaction was begun around the view, or an exception has left it. Record what code
         further out makes of that: it may have saved something of its own."""
@@ -182,11 +187,6 @@ class SharedTransaction(OrderInDatabase):
         if told_broken(broken) or self._is_undone_success(response):
             return self.visit.refuse(refusals.NOT_SAVED)
         return response
-
-    def _raised_refusal(self) -> bool:
-        """Whether the view has raised a refusal, even if the response does not look like one."""
-        error = self.error
-        return error is not None and refuses(status_of(error) or 0)
 
     def _refuse(self, response: Any) -> Any:
         """Save what would be saved without orders: a counted guess of a password stays counted."""

@@ -20,6 +20,7 @@ from lockkit_django.models import OrderRecord
 pytestmark = pytest.mark.django_db(transaction=True)
 
 REPLAYED = "Idempotent-Replayed"
+MIDDLEWARE = "lockkit_django.middleware.IdempotentOrderMiddleware"
 IN_REDIS = {"PATHS": ["^/orders/"], "STORE": "redis", "NAMESPACE": "shop", "WAIT": 0}
 HEADERS = {"Idempotency-Key": "A-1", "Authorization": "Token a"}
 BROKEN = ["ninja/broken", "decorated"]
@@ -148,11 +149,16 @@ def test_between_two_locks_the_outer_one_is_that_of_the_request() -> None:
 
 
 @pytest.mark.usefixtures("atomic")
-@pytest.mark.parametrize("kind", ["own", "own-inside"])
-def test_what_no_transaction_is_around_is_saved_and_the_order_is_done(kind: str) -> None:
-    first, (status, _) = tries(f"{kind}?status=201")
-    assert (first, status) == ((201, False), 201 if kind == "own-inside" else 409)
+def test_without_a_transaction_what_is_caught_below_the_order_is_its_answer() -> None:
+    assert tries("own?status=201") == [(201, False), (409, "order-completed")]
     assert Sale.objects.count() == 1
+
+
+@pytest.mark.usefixtures("atomic")
+def test_without_a_transaction_what_is_caught_above_the_order_is_an_exception() -> None:
+    """What the view has saved stays, as with a 500."""
+    assert tries("own-inside?status=201") == [(503, "order-not-saved")] * 2
+    assert kept() == (2, 0)
 
 
 @pytest.mark.usefixtures("atomic_requests")
@@ -261,3 +267,36 @@ async def test_what_a_deadline_stops_beside_a_payment_leaves_an_orphan_under_asg
     with override_settings(LOCKKIT={"default": redis_url}, LOCKKIT_ORDERS=IN_REDIS):
         assert await tries_in_loop(f"{kind}?status={status}") == expected
     assert await Sale.objects.acount() == 1
+
+
+ENVELOPE = ["orders_django.enveloped.Envelope", MIDDLEWARE]
+BEFORE = ["before", "before-handled", "before-overdue"]
+AFTER = ["after", "after-handled", "after-overdue"]
+
+
+@pytest.fixture
+def envelope() -> Iterator[None]:
+    with override_settings(ROOT_URLCONF="orders_django.enveloped", MIDDLEWARE=ENVELOPE):
+        yield
+
+
+@pytest.mark.usefixtures("envelope")
+@pytest.mark.parametrize("status", [200, 302])
+@pytest.mark.parametrize("kind", BEFORE)
+def test_what_raises_before_its_commit_in_is_not_done(kind: str, status: int) -> None:
+    """DRF's handler answers for itself, here as with a transaction around the view."""
+    is_told = status == 200 and kind != "before-handled"
+    first = (503, "order-not-saved") if is_told else (status, False)
+    assert tries(f"{kind}?status={status}") == [first, (201, False)]
+    assert tries(f"{kind}?status={status}") == [(201, True)] * 2
+    assert kept() == (1, 1)
+
+
+@pytest.mark.usefixtures("envelope")
+@pytest.mark.parametrize("status", [200, 400])
+@pytest.mark.parametrize("kind", ["before", "before-handled"])
+def test_a_refusal_before_its_commit_in_is_one_whatever_is_made_of_it(
+    kind: str, status: int
+) -> None:
+    assert tries(f"{kind}?denied&status={status}") == [(status, False), (201, False)]
+    assert kept() == (1, 1)
