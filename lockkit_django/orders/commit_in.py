@@ -163,7 +163,8 @@ class OwnTransaction(OrderInDatabase):
         except BackendUnavailable as error:
             raise self._stop(refusals.not_claimed(error)) from error
         self._inside, self._entered, self._broken = True, True, False
-        self._sealed = self._response = None
+        self._sealed = self._response = self.error = None
+        self.failed = False  # an earlier try of the view
 
     def _seal(self) -> bool:
         """The last look before the COMMIT. Returns whether there will be one. If the record is
@@ -185,9 +186,12 @@ class OwnTransaction(OrderInDatabase):
         return OrderStopped(refusal)
 
     def _answer(self, response: HttpResponseBase) -> HttpResponseBase:
-        """The answer after the COMMIT: the stored response, or the view's, which is stored now."""
+        """The answer after the COMMIT: the stored response, or the view's, which is stored now. One
+        that was made of an exception is not stored: it may say that the order has failed."""
         if self._response is not None:
             return self._response
+        if self._has_raised(response):
+            return response
         record = self._record(response)
         if record is not None:
             try:

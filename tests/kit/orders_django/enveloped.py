@@ -93,7 +93,7 @@ def _tries_again(view: Callable[..., Any]) -> Callable[..., Any]:
 
 @idempotent(atomic=False)
 @_tries_again
-@lock_view("stock:A1")
+@lock_view("stock:A1", kind="read")  # so the order has two of these leases
 def again(request: HttpRequest) -> HttpResponse:
     """Its first block is rolled back."""
     with request.order.commit_in(transaction.atomic(durable=True)):  # type: ignore[attr-defined]

@@ -300,3 +300,18 @@ def test_a_refusal_before_its_commit_in_is_one_whatever_is_made_of_it(
 ) -> None:
     assert tries(f"{kind}?denied&status={status}") == [(status, False), (201, False)]
     assert kept() == (1, 1)
+
+
+@pytest.mark.usefixtures("envelope")
+@pytest.mark.parametrize("status", [200, 404])
+@pytest.mark.parametrize("kind", AFTER)
+def test_what_raises_after_its_commit_in_is_done_and_has_no_answer(kind: str, status: int) -> None:
+    assert tries(f"{kind}?status={status}") == [(status, False), (409, "order-completed")]
+    assert (views.calls, kept()) == (["after"], (1, 1))
+
+
+@pytest.mark.usefixtures("envelope")
+def test_a_view_that_a_decorator_has_called_again_has_an_answer() -> None:
+    assert tries("again") == [(201, False), (409, "order-completed")]  # it may be a check
+    assert OrderRecord.objects.get().state == "done"
+    assert Sale.objects.count() == 1
