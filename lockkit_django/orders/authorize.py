@@ -1,7 +1,7 @@
 """Whether a view's own checks let a stored answer be given: see ``lockkit.orders.view_checks``.
 
 It asks Django's access mixins, and ``user_passes_test`` and its kin on the view itself. DRF's
-permissions were asked before, when the owner of the order was read.
+permissions are asked before, when the owner of the order is read.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from django.db.transaction import Atomic
+from django.http import HttpRequest
 
 from lockkit.orders.view_checks import unknown_in_class, unknown_wrapper
-from lockkit.orders.visit import Visit
+from lockkit.orders.visit import AnsweredError, Visit
 from lockkit.web.route_checks import module_of, wrappers
+from lockkit_django.leases.transactions import sparing_tests
 from lockkit_django.web.view_functions import class_of, functions_of, ninja_operation
 
 LOGIN = "django.contrib.auth.decorators"
@@ -78,6 +80,29 @@ def passes(visit: Visit, view: Any) -> bool:
     if isinstance(instance, mixins.PermissionRequiredMixin) and not instance.has_permission():
         return False
     return not isinstance(instance, mixins.UserPassesTestMixin) or bool(instance.get_test_func()())
+
+
+def check_as_drf(request: HttpRequest, view: Any) -> None:
+    """Do what DRF does before a view, except for throttling, which counts requests, and for what
+    a view of the project does in an ``initial`` of its own."""
+    from rest_framework.views import APIView
+
+    match = request.resolver_match
+    assert match is not None
+    instance = view.cls(**getattr(view, "initkwargs", {}))
+    for method, action in (getattr(view, "actions", None) or {}).items():
+        setattr(instance, method, getattr(instance, action))
+    instance.action_map = getattr(view, "actions", None) or {}
+    instance.args, instance.kwargs = match.args, match.kwargs
+    drf = instance.request = instance.initialize_request(request, *match.args, **match.kwargs)
+    instance.headers = instance.default_response_headers
+    instance.check_throttles = lambda _: None
+    try:
+        APIView.initial(instance, drf, *match.args, **match.kwargs)
+    except Exception as error:  # noqa: BLE001  handle_exception raises those that it does not know
+        with sparing_tests():
+            response = instance.handle_exception(error)
+        raise AnsweredError(instance.finalize_response(drf, response)) from None
 
 
 def _is_plain(function: Any) -> bool:

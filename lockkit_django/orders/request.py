@@ -4,7 +4,7 @@ SCOPE in the settings."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import SEEK_END, BytesIO
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Any
@@ -21,10 +21,10 @@ from lockkit.model.log import log
 from lockkit.orders import Identity, OrderRequest, Payload
 from lockkit.orders.order import MalformedOrderIdError, names_owner
 from lockkit.orders.record import SentFile, as_sent
-from lockkit.orders.visit import AnsweredError, sent_file
+from lockkit.orders.visit import sent_file
 from lockkit.web.name_fields import FORM_TYPES, MULTIPART, URL_ENCODED
 from lockkit.web.refusal import request_label
-from lockkit_django.leases.transactions import sparing_tests
+from lockkit_django.orders.authorize import check_as_drf
 from lockkit_django.web.request import query_string, user_behind
 
 if TYPE_CHECKING:
@@ -74,6 +74,12 @@ def keep_body(request: HttpRequest, limit: int) -> None:
         return
     if (_content_length(request) or 0) <= limit:
         _body(request)
+
+
+def _is_small(request: HttpRequest) -> bool:
+    """Whether Django lets ``request.body`` read all of it."""
+    most: int | None = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    return most is None or (_content_length(request) or 0) <= most
 
 
 def _query(request: HttpRequest) -> Sequence[tuple[str, str]]:
@@ -137,8 +143,14 @@ def _read(request: HttpRequest) -> Payload:
 def _form(
     request: HttpRequest, media_type: str
 ) -> tuple[QueryDict, MultiValueDict[str, UploadedFile[bytes]]]:
-    """Django parses the forms of POST only; this also parses those of PATCH and PUT."""
+    """Django parses the forms of POST only; this also parses those of PATCH and PUT.
+
+    The body of a small upload is kept for hooks that read it, and for the parsers of a DRF view.
+    """
     if request.method == "POST":
+        if media_type == MULTIPART and _is_small(request):
+            with suppress(RawPostDataException):  # CSRF protection has parsed it
+                _ = request.body
         return request.POST, request.FILES
     if media_type == URL_ENCODED:
         return QueryDict(_body(request), encoding=request.encoding), MultiValueDict()
@@ -195,7 +207,7 @@ def _identity(visit: Visit) -> Identity:
     if visit.options.inside or not visit.by_drf:
         return visit.identity()
     with as_sender(visit):
-        _check_as_drf(visit.request, visit.view)
+        check_as_drf(visit.request, visit.view)
         visit.sender = _user_in(visit.request)
         return visit.identity()
 
@@ -215,29 +227,6 @@ def guest_of(request: HttpRequest) -> str | None:
 def is_drf(view: object) -> bool:
     """Whether this is what ``as_view`` of a DRF view returns."""
     return hasattr(getattr(view, "cls", None), "initialize_request")
-
-
-def _check_as_drf(request: HttpRequest, view: Any) -> None:
-    """Do what DRF does before a view, except for throttling, which counts requests, and for what
-    a view of the project does in an ``initial`` of its own."""
-    from rest_framework.views import APIView
-
-    match = request.resolver_match
-    assert match is not None
-    instance = view.cls(**getattr(view, "initkwargs", {}))
-    for method, action in (getattr(view, "actions", None) or {}).items():
-        setattr(instance, method, getattr(instance, action))
-    instance.action_map = getattr(view, "actions", None) or {}
-    instance.args, instance.kwargs = match.args, match.kwargs
-    drf = instance.request = instance.initialize_request(request, *match.args, **match.kwargs)
-    instance.headers = instance.default_response_headers
-    instance.check_throttles = lambda _: None
-    try:
-        APIView.initial(instance, drf, *match.args, **match.kwargs)
-    except Exception as error:  # noqa: BLE001  handle_exception raises those that it does not know
-        with sparing_tests():
-            response = instance.handle_exception(error)
-        raise AnsweredError(instance.finalize_response(drf, response)) from None
 
 
 @contextmanager

