@@ -68,11 +68,11 @@ def keep_body(request: HttpRequest, limit: int) -> None:
     """Read the body before the view's own framework consumes the stream.
 
     An upload by POST is not read, because Django and DRF keep it parsed. Neither is a body of more
-    than ``limit`` bytes, because it will be refused.
+    than ``limit`` bytes, because it will be refused, nor one that Django would refuse to read.
     """
     if request.method == "POST" and (request.content_type or "").lower() == MULTIPART:
         return
-    if (_content_length(request) or 0) <= limit:
+    if (_content_length(request) or 0) <= limit and _is_small(request):
         _body(request)
 
 

@@ -170,3 +170,15 @@ def test_a_file_is_kept_where_the_settings_say(limits: Any, kind: str) -> None:
         answers = [send("kept", data=order_document(FILE)) for _ in range(2)]
     assert [answer.content.decode() for answer in answers] == [f"{kind} 2000"] * 2
     assert answers[1][REPLAYED] == "true"
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+def test_a_body_that_is_no_order_may_be_too_large_for_memory(method: str) -> None:
+    """The view streams it."""
+    rules = {"PATHS": ["^/orders/"], "MAX_REQUEST": 10_000, "REQUIRED": False}
+    headers = {"Content-Disposition": "attachment; filename=a"}
+    with override_settings(LOCKKIT_ORDERS=rules, **UPLOADING, **SMALL):
+        answer = Client().generic(
+            method, "/orders/raw-inside", FILE, "application/octet-stream", headers=headers
+        )
+    assert (answer.status_code, answer.content) == (201, b"2000")
