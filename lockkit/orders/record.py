@@ -202,6 +202,8 @@ def recorded(row: Sequence[Any]) -> Record:
         known, seconds = RecordState(state), (expires - now) / MICROSECONDS
     except (ValueError, TypeError, OverflowError, RecursionError):
         return unreadable(str(key))
+    if known == RecordState.DONE and status == NOTHING_YET.status:
+        return unreadable(str(key))
     return Record(str(key), order_id, request, fingerprint, seconds, known, answer, version)
 
 
@@ -255,12 +257,15 @@ def dump_headers(headers: Sequence[tuple[str, str]]) -> str:
 
 
 def load_headers(text: str) -> tuple[tuple[str, str], ...]:
-    """The kept headers. Raises ValueError unless the text is a list of pairs of strings."""
+    """The kept headers. Raises ValueError unless the text is a list of pairs of strings, each of
+    one line."""
     document = json.loads(text)
     if not isinstance(document, list):
         raise ValueError("headers are not a list")  # noqa: TRY004  the data is wrong, not a caller
-    pairs = [(str(name), str(value)) for name, value in document]
-    return _kept(pairs)
+    kept = _kept([(str(name), str(value)) for name, value in document])
+    if any("\r" in value or "\n" in value for _, value in kept):
+        raise ValueError("a header has several lines")
+    return kept
 
 
 def _kept(headers: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:

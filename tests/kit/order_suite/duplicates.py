@@ -76,6 +76,18 @@ class Duplicates(Suite):
         assert int(answer.headers["Retry-After"]) > 0
         assert shop.rows("function") == 1
 
+    @pytest.mark.parametrize(
+        "change", [{"status": 0}, {"headers": '[["Location", "/a\\nSet-Cookie: b"]]'}], ids=str
+    )
+    def test_a_record_that_is_no_response_is_not_given(
+        self, shop: Shop, change: dict[str, object]
+    ) -> None:
+        shop.send("function")
+        shop.change_records(**change)
+        answer = shop.send("function")
+        assert (answer.status, answer.code) == (503, "order-record-unreadable")
+        assert shop.rows("function") == 1
+
     @pytest.mark.parametrize("kind", ["streaming", "large"])
     def test_what_cannot_be_kept_leaves_a_tombstone(self, open_shop: OpenShop, kind: str) -> None:
         shop = open_shop(MAX_RESPONSE=1000)

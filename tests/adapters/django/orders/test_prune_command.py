@@ -168,7 +168,8 @@ DAMAGES = [
     ("state", "gone"),
     ("fingerprint", "x"),
     *(("headers", value) for value in ("[[1", "[1]", '[["a"]]', "[x]")),
-    *(("status", value) for value in (9999, 99, 50)),
+    *(("headers", f'[["Location", "/a{end}Set-Cookie: b"]]') for end in ("\\n", "\\r")),
+    *(("status", value) for value in (9999, 99, 50, 0)),
     ("status", "many"),
 ]
 
