@@ -81,7 +81,8 @@ class OrderSettings:
 
     @property
     def retries_orphans(self) -> bool:
-        return self.orphans == RETRY
+        """Whether an orphan runs again. In a database it does not: a part of it is saved there."""
+        return self.claims and self.orphans == RETRY
 
     @property
     def form_field(self) -> str | None:

@@ -88,6 +88,18 @@ class Duplicates(Suite):
         assert (answer.status, answer.code) == (503, "order-record-unreadable")
         assert shop.rows("function") == 1
 
+    @pytest.mark.parametrize("policy", ["block", "retry"])
+    def test_a_record_that_was_left_running_is_an_orphan(
+        self, open_shop: OpenShop, policy: str
+    ) -> None:
+        """A view that commits by SQL leaves one, and nobody knows what else it has saved."""
+        shop = open_shop(ORPHANS=policy)
+        shop.send("function")
+        shop.change_records(state="running")
+        answers = twice(shop, "function")
+        assert [(each.status, each.code) for each in answers] == [(409, "order-orphaned")] * 2
+        assert shop.rows("function") == 1
+
     @pytest.mark.parametrize("kind", ["streaming", "large"])
     def test_what_cannot_be_kept_leaves_a_tombstone(self, open_shop: OpenShop, kind: str) -> None:
         shop = open_shop(MAX_RESPONSE=1000)
