@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 from asgiref.sync import sync_to_async
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.http import HttpRequest, HttpResponse
 from django.template import engines
 from django.template.response import TemplateResponse
@@ -229,6 +229,10 @@ def mails(request: HttpRequest) -> HttpResponse:
     return text(1)
 
 
+def is_atomic(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(str(connection.in_atomic_block))
+
+
 @idempotent
 def in_ours(request: HttpRequest) -> HttpResponse:
     commit(request, "in-ours")
@@ -307,6 +311,8 @@ VIEWS: dict[str, Any] = {
     "template": template,
     "coroutine": coroutine,
     "method": Method.as_view(),
+    "atomic": idempotent(atomic=False)(is_atomic),
+    "never-atomic": idempotent(atomic=False)(transaction.non_atomic_requests(is_atomic)),
     "async-class": AsyncClass.as_view(),
     "api": api,
     "mixed": Mixed.as_view(),

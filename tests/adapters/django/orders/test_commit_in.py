@@ -94,6 +94,15 @@ def test_a_wrong_use_is_an_error_and_saves_no_more(kind: str) -> None:
     assert not list(locks["default"].holders())
 
 
+@pytest.mark.parametrize("kind", ["atomic", "never-atomic"])
+def test_no_transaction_is_around_an_order(kind: str, project: bool) -> None:
+    """Another request has that of ATOMIC_REQUESTS, unless its view is exempt."""
+    assert buy(kind).content == b"False"
+    others = [Client().get(f"/orders/{kind}"), Client().post(f"/orders/{kind}")]
+    expected = project and kind == "atomic"
+    assert [answer.content.decode() for answer in others] == [str(expected)] * 2
+
+
 @pytest.mark.parametrize("kind", ["swallows", "swallows-in-bulk", "swallows-after-a-part"])
 def test_a_database_error_that_is_swallowed_is_not_a_success(kind: str) -> None:
     response = buy(kind)
