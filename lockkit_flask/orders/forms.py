@@ -1,5 +1,5 @@
 """Order IDs for plain HTML forms, and guests: whose order it is if nobody is logged in. Also the
-tokens of Flask-WTF, which are no part of an order or its answer.
+tokens of Flask-WTF, which do not belong to an order or its answer.
 
 A guest's secret lives in a signed cookie of its own, because many apps clear the session when
 somebody logs in. ``lockkit.orders.forms`` says what the secret is for. The first answer to a user
