@@ -159,14 +159,18 @@ class Queueing:
             client._watchdog.watch(hold)
 
     def _released(self, client: LockClient | AsyncLockClient, value: bytes) -> Hold:
-        """Forget the acquisition, and return a hold to release: that of the key with this value."""
+        """End the acquisition, and return a hold to release: that of the key with this value.
+
+        The acquisition is forgotten together with redis-py's token. While that is kept, the user
+        may try again, after an error of which nobody knows whether it was released."""
         acquisition = self._acquisition
         token, deadline, ttl = UNKNOWN + value.hex(), -math.inf, self.timeout or FOREVER
         if acquisition is not None:
             hold = acquisition.hold
             acquisition.end()
             client._watchdog.unwatch(hold)
-            self.local.acquisition = None
+            if self.local.token is None:
+                self.local.acquisition = None
             if value == acquisition.value:
                 token, ttl = hold.token, max(hold.ttl, hold.latest - now())
                 deadline = -math.inf if hold.lost(now()) else hold.deadline

@@ -175,6 +175,8 @@ class AsyncLock(Queueing, redis.asyncio.lock.Lock):
             acquisition = self._acquisition
             if acquisition is not None and acquisition is not before:
                 self.local.token = acquisition.value
+            elif self.local.token is None:
+                self.local.acquisition = None
 
     async def do_release(self, expected_token: Any) -> None:
         client = self._client()

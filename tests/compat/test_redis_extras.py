@@ -604,6 +604,50 @@ def test_a_late_release_leaves_the_key_to_another_with_the_same_token(
         far.close()
 
 
+async def test_a_second_release_leaves_the_key_to_another_with_the_same_token(
+    aclient: AsyncRedis, redis_server: RedisServer
+) -> None:
+    """From version 8 on, redis-py keeps the token if a release fails, for another try."""
+    with FaultProxy("127.0.0.1", redis_server.port) as proxy:
+        retry = redis.asyncio.retry.Retry(NoBackoff(), 0)
+        far = AsyncRedis(port=proxy.port, socket_timeout=10, retry=retry)
+        first, second = far.lock(NAME, timeout=LONG), aclient.lock(NAME, timeout=LONG)
+        assert await first.acquire(token="mine")
+        proxy.refuse()
+        proxy.cut()
+        with pytest.raises(redis.ConnectionError):
+            await first.release()
+        await aclient.delete(NAME)  # it expires
+        assert await second.acquire(token="mine")
+        proxy.refuse(False)
+        with pytest.raises(LockError):
+            await first.release()
+        assert await second.owned()
+        with pytest.raises(LockError):
+            assert first.fencing_token
+        await second.release()
+        await far.aclose()
+
+
+async def test_two_releases_at_once_leave_the_key_to_another_with_the_same_token(
+    aclient: AsyncRedis,
+) -> None:
+    others = [aclient.lock(NAME, timeout=LONG)]
+
+    class Slow(AsyncLock):
+        async def do_release(self, expected_token: Any) -> None:
+            await super().do_release(expected_token)
+            if others:
+                assert await others.pop().acquire(token="mine")
+                with pytest.raises(LockError):
+                    await asyncio.create_task(self.release())
+
+    lock = aclient.lock(NAME, timeout=LONG, lock_class=Slow)
+    assert await lock.acquire(token="mine")
+    await lock.release()
+    assert await aclient.get(NAME) == b"mine"
+
+
 def test_what_expired_leaves_the_key_to_another_with_the_same_token(client: Redis) -> None:
     """It is neither renewed nor released."""
     first = client.lock(NAME, timeout=0.6, lock_class=functools.partial(Lock, renew=True))
