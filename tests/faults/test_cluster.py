@@ -396,6 +396,33 @@ def test_records_of_orders_are_beside_their_locks(client: AnyClient, group: Clus
         assert _server_of(client)
 
 
+def test_the_first_order_of_a_process_needs_all_servers(group: ClusterGroup) -> None:
+    """Another release of lockkit might keep the same order on the one that is not asked."""
+    stopped, brief = group.masters[1], {"socket_timeout": 1.0}
+    names = (n for n in one_of_each_bucket() if owner_of(group, slot_of_name(n)) is not stopped)
+    with ExitStack() as stack:
+        known, new = (
+            stack.enter_context(lockkit.connect(group.url, ttl=60.0, options=brief)) for _ in "ab"
+        )
+        assert _claimed(known, next(names))
+        with new.lock(next(names)):
+            stopped.pause()
+        stack.callback(stopped.resume)
+        assert _claimed(known, next(names))
+        with pytest.raises(lockkit.BackendUnavailable):
+            _claimed(new, next(names))
+        stopped.resume()
+        assert _claimed(new, next(names))
+
+
+def _claimed(client: lockkit.LockClient, name: str) -> bool:
+    records = client.store.records()
+    assert records is not None
+    with client.lock(name) as lease:
+        claim = records.claim(name, lease.fencing_token, b"it", 60.0, running=True, replaces=False)
+        return client.perform(claim) is ClaimReply.WRITTEN
+
+
 def _server_of(client: AnyClient | lockkit.LockClient) -> str | None:
     assert isinstance(client.store, OnServer)
     return client.perform(client.store.server())

@@ -115,7 +115,8 @@ class RedisRecords:
     def _occupy(self) -> Step[None]:
         """Take all buckets before the first order is claimed in one. Raises LayoutMismatch.
 
-        Another version of lockkit may keep the same order in another bucket: our mark stops it.
+        Another version of lockkit may keep the same order in another bucket: our mark stops it. So
+        none is passed over because its server is down.
         """
         if self._keys.are_occupied:
             return
