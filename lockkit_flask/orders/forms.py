@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from flask import after_this_request, current_app, g, has_request_context, request, session
-from itsdangerous import URLSafeTimedSerializer
+from itsdangerous import BadData, URLSafeTimedSerializer
 from markupsafe import Markup
 
 from lockkit.model.errors import ConfigurationError
@@ -208,7 +208,11 @@ def _is_of_wtf(made: object) -> bool:
     secret = current_app.config.get("WTF_CSRF_SECRET_KEY", current_app.secret_key)
     if not isinstance(made, str) or not secret:
         return False
-    return URLSafeTimedSerializer(secret, salt="wtf-csrf-token").loads_unsafe(made)[0]
+    try:  # nothing else of an unsigned text is read: it may be a client's, and compressed
+        URLSafeTimedSerializer(secret, salt="wtf-csrf-token").loads(made)
+    except BadData:
+        return False
+    return True
 
 
 def _is_accepted(token: str) -> bool:

@@ -50,6 +50,7 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
     engine: sa.Engine
     connection: sa.Connection | None = None
     savepoints: Savepoints
+    saved = False  #: the transaction is committed, with something in it
     committed = False  #: a session of the app has committed, in this database or in another one
     _raised_refusal = False  #: the view raised a refusal, which rolls nothing back
     _sends_away = False  #: the view has sent a guest elsewhere, as to log in, and saved nothing
@@ -89,10 +90,10 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
         return bind is self.engine
 
     def on_commit(self, function: Callable[[], object]) -> None:
-        if self.active:
-            self._after_commit.append(function)
-        elif not self.undone:
+        if self.saved:
             function()
+        elif self.connection is not None:
+            self._after_commit.append(function)
 
     def fail(self, error: BaseException) -> Any:
         """Roll back at once: error handlers write outside of the order's transaction.
@@ -228,8 +229,9 @@ class SharedTransaction(gate.OrderInDatabase, OpenOrder):
             if isinstance(error, DBAPIError):
                 note(error)
             return self._refuse(refusal)
+        self.saved = bool(record or self.committed)
         self._discard()  # the pool may have one connection
-        for function in self._after_commit if record or self.committed else ():
+        for function in self._after_commit if self.saved else ():
             function()
         return response
 

@@ -276,7 +276,9 @@ def test_on_commit_is_called_when_others_see_the_order_and_only_then(
     assert found == seen
 
 
-@pytest.mark.parametrize(("path", "seen"), [("/one", [1, 1]), ("/fails", []), ("/aborts", [])])
+@pytest.mark.parametrize(
+    ("path", "seen"), [("/one", [1, 1]), ("/fails", []), ("/aborts", []), ("/refuses", [])]
+)
 def test_on_commit_after_the_order_calls_at_once_if_that_is_saved(
     shop: Flask, path: str, seen: list[int]
 ) -> None:
@@ -286,11 +288,25 @@ def test_on_commit_after_the_order_calls_at_once_if_that_is_saved(
         on_commit(lambda: found.append(count(shop)))
 
     shop.config["PROPAGATE_EXCEPTIONS"] = False
+    shop.add_url_rule("/refuses", view_func=lambda: ("no", 409), methods=["POST"])
     shop.register_error_handler(410, lambda error: registers(error) or ("gone", 410))
     shop.teardown_request(registers)
     with request_finished.connected_to(registers, shop):
         post(shop, path)
     assert found == seen
+
+
+def test_on_commit_during_the_commit_is_called_after_it(small_shop: Flask) -> None:
+    found: list[int] = []
+    with small_shop.app_context():
+
+        @sa.event.listens_for(db.engine, "commit")
+        def commits(_: object) -> None:
+            if request:
+                on_commit(lambda: found.append(count(small_shop)))
+
+    assert post(small_shop, "/one").status_code == 201
+    assert found == [1]
 
 
 def test_on_commit_is_not_called_for_a_refusal_that_has_saved_nothing(shop: Flask) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import time
+import zlib
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -133,6 +135,19 @@ def test_a_form_with_a_new_token_is_the_same_form(
     ]
     assert len(set(tokens)) == 3
     assert [answer.status_code for answer in answers] == [200, 200, 422]
+
+
+def test_a_token_that_is_not_signed_is_not_unpacked(
+    make_shop: Callable[..., Flask], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few bytes may be many then."""
+    shop, unpacked = make_shop(), []
+    shop.add_url_rule("/sell", view_func=lambda: "sold", methods=["POST"])
+    monkeypatch.setattr("itsdangerous.url_safe.zlib.decompress", unpacked.append)
+    packed = f".{base64.urlsafe_b64encode(zlib.compress(bytes(1000))).decode()}.a.b"
+    headers = {"X-User": "alice", "X-Order-ID": "A-1"}
+    answer = shop.test_client().post("/sell", headers=headers, data={"csrf_token": packed})
+    assert (answer.status_code, unpacked) == (200, [])
 
 
 @pytest.mark.parametrize("secret", ["s", None])
