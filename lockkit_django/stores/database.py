@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -27,6 +28,8 @@ from lockkit.stores.servers import raise_unless_of_connecting
 from lockkit.stores.sql.beside import TemporaryConnector, connector_beside
 from lockkit.stores.sql.connector import Connection, Connector, Ear
 from lockkit.stores.sql.dialect import Dialect, load_dialect
+from lockkit.stores.sql.driver import descriptor_of
+from lockkit.stores.sql.guard import Begin, connecting
 from lockkit.stores.sql.pushed import PushedTable
 from lockkit.stores.sql.sqlite import SQLiteStore, table_over
 from lockkit.stores.sql.store import SQLStore
@@ -198,7 +201,7 @@ class ServerConnector(Connector):
         wrapper = _private_wrapper(self._alias)
         try:
             with _registered(wrapper), wrapper.wrap_database_errors:
-                wrapper.connect()
+                connecting(partial(_connect, wrapper))
         except LockError:
             raise
         except UnicodeError:
@@ -213,6 +216,19 @@ class ServerConnector(Connector):
         if apps.apps_ready and not apps.is_installed("lockkit_django"):
             remedy = f"add 'lockkit_django' to INSTALLED_APPS, and {remedy}"
         return connected(wrapper.connection, wrapper.Database, self._vendor, remedy)
+
+
+def _connect(wrapper: Any, begin: Begin) -> None:
+    """Have it connect. Django, and receivers of ``connection_created``, ask the server then."""
+    make = wrapper.get_new_connection
+
+    def made(parameters: Any) -> Any:
+        driver = make(parameters)
+        begin(descriptor_of(driver))
+        return driver
+
+    vars(wrapper)["get_new_connection"] = made
+    wrapper.connect()
 
 
 @contextmanager

@@ -11,7 +11,9 @@ from typing import Any
 
 import psycopg
 import pytest
+import sqlalchemy as sa
 from lock_tables import engine_for, make_table
+from silent_sessions import SilencingProxy, assert_given_up
 
 import lockkit
 from lockkit.model.errors import StoreRefused
@@ -209,6 +211,48 @@ def test_a_step_that_takes_too_long_leaves_nothing_waiting_in_the_server(
         client.close()
         if psycopg.capabilities.has_cancel_safe():  # else docs/tables.md tells the limit
             eventually(lambda: not waits(admin))
+
+
+@pytest.fixture
+def silencing(postgres_server: PostgresServer) -> Iterator[SilencingProxy]:
+    with SilencingProxy(postgres_server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def far(url: str, scheme: str, silencing: SilencingProxy) -> str:
+    """A URL that leads through the proxy."""
+    name = url.rpartition("/")[2]
+    return f"{scheme}://postgres@127.0.0.1:{silencing.port}/{name}"
+
+
+@by_both_drivers
+@pytest.mark.parametrize("again", [False, True])
+def test_a_server_that_falls_silent_when_a_session_has_begun_is_given_up(
+    far: str, silencing: SilencingProxy, again: bool
+) -> None:
+    """At first, SQLAlchemy has asked it something."""
+    with lockkit.connect(far) as client:
+        assert_given_up(client, silencing, again=again)
+
+
+@by_both_drivers
+@pytest.mark.parametrize("listened", ["one engine", "all engines"])
+def test_so_is_one_that_leaves_a_listener_waiting(
+    far: str, silencing: SilencingProxy, listened: str
+) -> None:
+    def choose(connection: Any, _: object) -> None:
+        connection.cursor().execute("SET search_path TO public")
+
+    engine = engine_for(far)
+    target = engine if listened == "one engine" else sa.Engine
+    sa.event.listen(target, "connect", choose)
+    try:
+        with lockkit.connect(client=engine) as client:
+            assert_given_up(client, silencing, again=True)
+    finally:
+        sa.event.remove(target, "connect", choose)
+    engine.dispose()
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,11 @@ import lockkit
 from lockkit.engine.holding import renew
 from lockkit.model.errors import BackendUnavailable, StoreRefused
 from lockkit.model.types import LockState
-from lockkit.stores.sql import create_table, engines
+from lockkit.stores.sql import create_table, engines, guard
 from lockkit.stores.sql import rows as table_rows
 from lockkit.stores.sql import store as sql_store
 from lockkit.testing.conformance.base import queued
+from lockkit.testing.proxy import FaultProxy
 from lockkit.testing.servers import MariaDBServer
 
 CANARY = "canary"
@@ -306,6 +307,26 @@ def test_a_server_that_greets_nobody_is_given_up(
         refused = pytest.raises(BackendUnavailable, match="cannot connect")
         with lockkit.connect(f"{where}?connect_timeout=2") as client, refused:
             threads.submit(client.lock("a").acquire).result(20)
+
+
+@pytest.mark.parametrize("scheme", mysqlclient.SCHEMES)
+def test_a_mariadb_server_that_falls_silent_when_a_connection_is_prepared_is_given_up(
+    mariadb_url: str, mariadb_server: MariaDBServer, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it is made by an engine whose driver would wait without end. Another one is made."""
+    make_table(mariadb_url)
+    monkeypatch.setattr(guard, "STEP_SECONDS", 0.5)
+    with FaultProxy("127.0.0.1", mariadb_server.port) as proxy:
+        far = mariadb_url.replace(str(mariadb_server.port), str(proxy.port))
+        engine = engine_for(f"{scheme}://{far.partition('://')[2]}")
+        fault = proxy.delay_requests(matching=b"innodb_lock_wait_timeout")
+        with lockkit.connect(client=engine) as client, ThreadPoolExecutor() as threads:
+            asked = threads.submit(client.lock("a").acquire)
+            try:
+                assert asked.result(20).release()
+            finally:
+                fault.release()
+        engine.dispose()
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg2"])

@@ -18,7 +18,9 @@ from lockkit.stores.servers import cannot_connect, first_line, raise_unless_of_c
 from lockkit.stores.sql.beside import connector_beside, path_beside
 from lockkit.stores.sql.connector import Connection, Connector
 from lockkit.stores.sql.dialect import Dialect, load_dialect
+from lockkit.stores.sql.driver import descriptor_of
 from lockkit.stores.sql.engines import engine_of
+from lockkit.stores.sql.guard import connecting
 from lockkit.stores.sql.pushed import PushedTable
 from lockkit.stores.sql.sqlite import SQLiteStore, table_over
 from lockkit.stores.sql.store import SQLStore
@@ -27,6 +29,8 @@ from lockkit.stores.sql.vendors import cannot_send, connected, vendor_of
 if TYPE_CHECKING:
     import sqlalchemy
     from sqlalchemy.engine.interfaces import DBAPIConnection
+
+    from lockkit.stores.sql.guard import Begin
 
 OPTIONS: Final = ("engine", "mode", "password", "timeout", "take_over_dead")
 REMEDY: Final = (
@@ -95,8 +99,7 @@ class EngineConnector(Connector):
     def connect(self) -> Connection:
         module = self.engine.dialect.loaded_dbapi
         try:
-            made = self._pool().connect()
-            made.detach()  # or closing it would give it back to the pool
+            made = connecting(self._made)
         except LockError:
             raise
         except UnicodeError:
@@ -106,13 +109,19 @@ class EngineConnector(Connector):
             raise self._vendor.no_connection(getattr(error, "orig", None) or error) from error
         return connected(made.dbapi_connection, module, self._vendor, REMEDY)
 
-    def _pool(self) -> sqlalchemy.Pool:
-        """A pool like the engine's, with the listeners that the engine's has by now."""
+    def _made(self, begin: Begin) -> sqlalchemy.PoolProxiedConnection:
+        """Made by a pool like the engine's, with the listeners that the engine's has by now. They
+        ask the server: SQLAlchemy's own, too. ``first_connect`` comes before all of them."""
         from sqlalchemy import event
 
         pool = self.engine.pool.recreate()
+        event.listen(
+            pool, "first_connect", lambda driver, _: begin(descriptor_of(driver)), insert=True
+        )
         event.listen(pool, "connect", self._commit_each)
-        return pool
+        made = pool.connect()
+        made.detach()  # or closing it would give it back to the pool
+        return made
 
     def _commit_each(self, connection: DBAPIConnection, _: object) -> None:
         """Commit what the listeners have run, and from now on each statement."""

@@ -27,7 +27,7 @@ class DriverConnection(Connection):
         how the table is made."""
         self.driver = driver
         self._cursor: Any = None
-        self.reads_from(_descriptor(driver))
+        self.reads_from(descriptor_of(driver))
         self.dialect = load_dialect(vendor.name)
         self._error: type[Exception] = module.Error
         self._vendor = vendor
@@ -58,7 +58,7 @@ def styled(statement: str) -> tuple[str, list[str]]:
     return PARAMETER.sub("%s", statement), PARAMETER.findall(statement)
 
 
-def _descriptor(driver: Any) -> int | None:
+def descriptor_of(driver: Any) -> int | None:
     """The descriptor of its socket; None if the driver does not tell it."""
     socket = driver if hasattr(driver, "fileno") else getattr(driver, "_sock", None)
     return socket.fileno() if socket is not None else None

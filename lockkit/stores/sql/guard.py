@@ -16,6 +16,7 @@ from lockkit.runtime.background import LONGEST_SLEEP, Background
 from lockkit.stores.servers import shut_down
 
 T = TypeVar("T")
+Begin = Callable[[int | None], None]
 
 STEP_SECONDS = 5.0
 TICK = 0.5
@@ -36,12 +37,26 @@ class Guard(Background):
 
     def limited(self, descriptor: int, step: Callable[[], T]) -> T:
         """Shut this socket down if the step takes longer than STEP_SECONDS."""
-        number = next(self._numbers)
-        try:
-            self._steps[number] = (now() + STEP_SECONDS, descriptor)
-            if self._sleeps:
-                self._hurry()
+
+        def begun(begin: Begin) -> T:
+            begin(descriptor)
             return step()
+
+        return self.connecting(begun)
+
+    def connecting(self, step: Callable[[Begin], T]) -> T:
+        """For a step that makes the socket: it says when the seconds begin, and of which socket.
+        None: there is none that is known."""
+        number = next(self._numbers)
+
+        def begin(descriptor: int | None) -> None:
+            if descriptor is not None:
+                self._steps[number] = (now() + STEP_SECONDS, descriptor)
+                if self._sleeps:
+                    self._hurry()
+
+        try:
+            return step(begin)
         finally:
             if self._steps.pop(number, None) is None:
                 with self._ending:  # the guard ends it: the caller must not close the socket yet
@@ -62,4 +77,5 @@ class Guard(Background):
                 shut_down(descriptor)
 
 
-limited = Guard().limited
+_guard = Guard()
+limited, connecting = _guard.limited, _guard.connecting

@@ -215,7 +215,7 @@ def connected(driver: Any, module: Any, vendor: Vendor, remedy: str) -> DriverCo
         kind = PyMySQLConnection
     connection = kind(driver, module, vendor, remedy)
     try:
-        vendor.prepare(connection)
+        connection.within_time(lambda _: vendor.prepare(connection))
     except BaseException:  # nobody else would close it
         connection.close()
         raise

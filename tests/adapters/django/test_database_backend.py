@@ -23,6 +23,7 @@ from django.db.backends.utils import CursorWrapper
 from django.db.utils import ConnectionDoesNotExist, load_backend
 from django.test import override_settings
 from django_pairs import Proxied, requests_of_pairs
+from silent_sessions import SilencingProxy, assert_given_up
 from system_checks import shown_until_silenced
 
 import lockkit
@@ -302,6 +303,24 @@ def test_a_server_that_is_down(database: dict[str, Any], monkeypatch: pytest.Mon
         client.lock("a").acquire()
     assert "canary" not in str(caught.value)
     client.close()
+
+
+@pytest.mark.parametrize("engine", ["django.db.backends.postgresql", "django_psycopg2"])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_server_that_falls_silent_when_a_session_has_begun_is_given_up(
+    lock_table_url: str,
+    postgres_server: PostgresServer,
+    engine: str,
+    again: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Django sets its time zone first. Receivers of ``connection_created`` may ask, too."""
+    with SilencingProxy(postgres_server.port) as proxy:
+        there = {"ENGINE": engine, "PORT": proxy.port, "TIME_ZONE": "Europe/Berlin"}
+        database = complete(postgresql(lock_table_url) | there)
+        monkeypatch.setitem(connections.settings, "far", database)
+        with lockkit.connect("django://far") as client:
+            assert_given_up(client, proxy, again=again)
 
 
 def test_a_file_without_its_directory_is_found_by_a_check(
