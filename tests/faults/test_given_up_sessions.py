@@ -9,11 +9,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 from servers_of_sessions import ADVISORY, GET_LOCK, MARIADB_ROW, ROW, SERVERS, SessionServer
 
 import lockkit
@@ -22,6 +23,7 @@ from lockkit.model.clock import now
 from lockkit.model.errors import BackendUnavailable, OutcomeUnknown
 from lockkit.model.types import Mode, Release
 from lockkit.stores.sessions.connection import Rows
+from lockkit.stores.sessions.libpq import PostgresConnection
 from lockkit.stores.sessions.pymysql_connection import MySQLConnection
 from lockkit.testing import blocking
 from lockkit.testing.blocking import AnyClient, AnyLease
@@ -119,6 +121,44 @@ def test_with_an_old_libpq_too_a_waiter_that_gives_up_leaves_the_queue(
         assert not server.waiters()
     granted(client, claim("a"))
     eventually(lambda: server.pids() == sessions)  # without the one that has cancelled
+
+
+@on_postgresql
+@pytest.mark.usefixtures("_old_libpq")
+def test_a_wait_is_cancelled_at_the_server_where_it_is(
+    server: SessionServer, connect: Connect, other: lockkit.LockClient
+) -> None:
+    """The first host of the URL was down when the session began. By now it is up."""
+    with FaultProxy("127.0.0.1", server.port) as first:
+        first.refuse()
+        here = f"127.0.0.1:{server.port}"
+        client = connect(server.url.replace(here, f"127.0.0.1:{first.port},{here}"))
+        waiting = claim("a", Mode.ENQUEUE)
+        with other.lock("a"):
+            client.perform(client.store.acquire(waiting))
+            eventually(server.waiters)
+            first.refuse(False)
+            before = first.connections
+            client.perform(client.store.release(waiting._replace(queued=True)))
+            assert not server.waiters()
+        assert first.connections == before
+
+
+@pytest.mark.parametrize("server", [ADVISORY], indirect=True, ids=lambda kind: kind.name)
+@pytest.mark.usefixtures("_old_libpq")
+def test_a_session_that_only_has_the_same_number_is_not_cancelled(server: SessionServer) -> None:
+    """One of another server, to which the address leads by now."""
+    with (
+        psycopg.connect(server.bare) as other,
+        closing(PostgresConnection(lambda: conninfo_to_dict(server.bare))) as session,
+    ):
+        other.execute("SELECT pg_advisory_xact_lock(42)")
+        session.started = "2000-01-01 00:00:00+00"
+        session.send("SELECT pg_advisory_xact_lock(42)")
+        eventually(server.waiters)
+        session.cancel()
+        other.commit()
+        eventually(lambda: session.fetch() is not None)
 
 
 @pytest.mark.parametrize("server", [GET_LOCK, MARIADB_ROW], indirect=True, ids=lambda k: k.name)

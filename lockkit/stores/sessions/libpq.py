@@ -164,10 +164,15 @@ class PostgresConnection(Connection):
             raise no_connection(error) from error
 
     def _cancel_by_another(self) -> None:
-        """Cancel the statement over another connection. An older libpq's own way may wait without
-        end, and hold up all threads of the process meanwhile."""
-        with closing(psycopg.connect(**self._arguments())) as other:
-            other.pgconn.send_query(f"select pg_cancel_backend({self.identity})".encode())
+        """Cancel the statement over another connection to the same server: the URL may name
+        several. An older libpq's own way may wait without end, and hold up all threads of the
+        process meanwhile."""
+        info = self._driver.info
+        here = {"host": info.host, "hostaddr": info.hostaddr, "port": info.port}
+        this = f"(pid, backend_start) = ({self.identity}, '{self.started}')"
+        cancel = f"select pg_cancel_backend(pid) from pg_stat_activity where {this}"  # noqa: S608
+        with closing(psycopg.connect(**{**self._arguments(), **here})) as other:
+            other.pgconn.send_query(cancel.encode())
             native.poll(other.pgconn.socket)(CANCEL_SECONDS * 1000)
 
     def close(self) -> None:
