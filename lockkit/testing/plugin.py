@@ -17,10 +17,10 @@ all tests, put the URL into the configuration in its place::
             assert client.post("/stock/42").status_code == 423
         assert client.post("/stock/42").status_code == 200
 
-Without ``with`` it is held until ``release()`` or the end of the test. It uses the store of the
-current Flask app, else that of Django, else that of ``lockkit.connect()``; ``app=``, ``client=``
-and ``alias=`` choose another. ``kind=`` and ``permits=`` are those of ``multi``, and each call
-holds one permit.
+Without ``with`` it is held until ``release()`` or the end of the test; in ZooKeeper and in sessions
+of a database at most until that client is closed. It uses the store of the current Flask app, else
+that of Django, else that of ``lockkit.connect()``; ``app=``, ``client=`` and ``alias=`` choose
+another. ``kind=`` and ``permits=`` are those of ``multi``, and each call holds one permit.
 """
 
 from __future__ import annotations

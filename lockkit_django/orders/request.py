@@ -151,7 +151,9 @@ def _form(
         if media_type == MULTIPART and _is_small(request):
             with suppress(RawPostDataException):  # CSRF protection has parsed it
                 _ = request.body
-        return request.POST, request.FILES
+        form = request.POST, request.FILES
+        vars(request)["_upload_handlers"] = []  # they are used: DRF's parser gets new ones
+        return form
     if media_type == URL_ENCODED:
         return QueryDict(_body(request), encoding=request.encoding), MultiValueDict()
     handlers = [load_handler(path, request) for path in settings.FILE_UPLOAD_HANDLERS]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from django.core.files.uploadhandler import FileUploadHandler, StopUpload
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
 from rest_framework.decorators import api_view, parser_classes
@@ -15,6 +16,24 @@ from rest_framework.views import APIView
 
 from lockkit_django.orders import IdempotentMixin, idempotent
 from orders_django.views import sell
+
+
+class Once(FileUploadHandler):
+    """For one upload, as Django makes it for each."""
+
+    used = False
+
+    def new_file(self, *args: Any, **kwargs: Any) -> None:
+        super().new_file(*args, **kwargs)
+        if self.used:
+            raise StopUpload(connection_reset=True)
+        self.used = True
+
+    def receive_data_chunk(self, raw_data: bytes, start: int) -> bytes:
+        return raw_data
+
+    def file_complete(self, file_size: int) -> None:
+        return None
 
 
 class JsonPartParser(MultiPartParser):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.conf import settings
+from django.conf import global_settings, settings
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import AsyncClient, Client, override_settings
 from orders_django import views
@@ -136,6 +136,13 @@ def test_an_upload_is_parsed_by_the_view_s_own_parser(kind: str) -> None:
         answers = [send(kind, data=order_document()) for _ in range(2)]
     assert [answer.json() for answer in answers] == [{"quantity": 12, "files": ["a"]}] * 2
     assert [REPLAYED in answer for answer in answers] == [False, True]
+
+
+@pytest.mark.parametrize("kind", ["upload", "upload-inside", "upload-below"])
+def test_its_own_parser_has_upload_handlers_of_its_own(kind: str) -> None:
+    handlers = ["orders_django.uploading.Once", *global_settings.FILE_UPLOAD_HANDLERS]
+    with override_settings(**UPLOADING, FILE_UPLOAD_HANDLERS=handlers):
+        assert send(kind, data=order_document()).json() == {"quantity": 12, "files": ["a"]}
 
 
 @pytest.mark.parametrize("kind", ["only-json", "only-json-inside"])
