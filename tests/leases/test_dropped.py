@@ -118,7 +118,7 @@ def test_a_lease_is_not_copied(
     locks: lockkit.LockClient, copied: Callable[[lockkit.Lease], object]
 ) -> None:
     """The end of a copy would be the end of the claim."""
-    with locks.lock("stock:42").acquire() as lease:
+    with locks.lock("stock:42", ttl=SOON).acquire() as lease:
         with pytest.raises(TypeError, match="a lease cannot be copied"):
             copied(lease)
         collected()
