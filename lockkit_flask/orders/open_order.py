@@ -69,6 +69,17 @@ class ClaimedOrder(redis_records.ClaimedOrder, OpenOrder):
         return status_of(self.error) if isinstance(self.error, HTTPException) else None
 
 
+def asking_for_bind(connect: Callable[..., Any]) -> Callable[..., Any]:
+    """``Session.connection``, which would use a bind that is named there without ``get_bind``."""
+
+    def connection(session: Any, bind_arguments: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if bind_arguments:
+            bind_arguments = {"bind": session.get_bind(**bind_arguments)}
+        return connect(session, bind_arguments, *args, **kwargs)
+
+    return connection
+
+
 def may_write(session: Any, clause: Any) -> bool:
     """Whether a session may write what it asks for a bind for. A text may do anything, and so may a
     connection, for which it asks without a clause."""

@@ -24,7 +24,7 @@ from lockkit.orders.failures import note, unsaved
 from lockkit.orders.record import RecordChangedError, refuses
 from lockkit_flask.leases import db_session, request_leases
 from lockkit_flask.orders import messages
-from lockkit_flask.orders.open_order import OpenOrder, may_write, status_of
+from lockkit_flask.orders.open_order import OpenOrder, asking_for_bind, may_write, status_of
 from lockkit_flask.orders.savepoint import FIRST
 from lockkit_flask.orders.table import Savepoints, Sql, typed_errors
 
@@ -292,5 +292,6 @@ def teach_to_join(db: SQLAlchemy) -> None:
             order.committed = order.committed or bool(db_session.reached(session))
 
     session_class.get_bind = get_bind
+    session_class.connection = asking_for_bind(session_class.connection)
     event.listen(session_class, "after_commit", note_commit)
     setattr(session_class, _INSTALLED, True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -129,6 +129,24 @@ def test_a_failure_takes_one_connection(small_shop: Flask) -> None:
     small_shop.after_request(lambda response: reads(response) and response)
     assert post(small_shop, "/fails").text == "no"
     assert (count(small_shop), count(small_shop, TABLE_NAME)) == (0, 0)
+
+
+@on_postgresql
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_bind_that_is_named_for_a_connection_joins_the_order(shop: Flask, nested: bool) -> None:
+    """Else its changes would be committed before the order, and again by each repeat."""
+    fails = [True, False]
+
+    def buy() -> ResponseReturnValue:
+        with db.session.begin_nested() if nested else nullcontext():
+            connection = db.session.connection(bind_arguments={"bind": db.engine})
+            connection.execute(sa.insert(Order).values(name="bought"))
+        db.session.commit()
+        return ("failed", 500) if fails.pop(0) else ("bought", 201)
+
+    shop.add_url_rule("/buy", view_func=buy, methods=["POST"])
+    assert [post(shop, "/buy").status_code for _ in range(2)] == [500, 201]
+    assert count(shop) == 1
 
 
 # A connection in the place of the engine, as tests have it that roll back at their end
