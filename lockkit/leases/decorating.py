@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from types import CodeType, FrameType, FunctionType
 
 from lockkit.model.errors import ConfigurationError
@@ -55,10 +56,22 @@ def is_written_above(function: object, frame: FrameType) -> bool:
     code = _code(function)
     if code is None or code.co_name == "<lambda>":
         return False
-    if not any(constant is code for constant in frame.f_code.co_consts):
-        return False  # it was not defined in that frame
-    last = max(line or 0 for _, _, line in code.co_lines())
-    return code.co_firstlineno <= frame.f_lineno <= last
+    return any(constant is code for constant in _decorated(frame))
+
+
+def is_above_a_function(frame: FrameType) -> bool:
+    """Whether ``frame`` is at a decorator that stands above any ``def``. What that has made, and
+    other decorators of it, may be another function, without ``functools.wraps``."""
+    return any(not code.co_name.startswith("<") for code in _decorated(frame))
+
+
+def _decorated(frame: FrameType) -> Iterator[CodeType]:
+    """The code in whose lines ``frame`` is: it only makes it, so it is at one of its decorators."""
+    for code in frame.f_code.co_consts:
+        if isinstance(code, CodeType):
+            last = max(line or 0 for _, _, line in code.co_lines())
+            if code.co_firstlineno <= frame.f_lineno <= last:
+                yield code
 
 
 def _code(function: object) -> CodeType | None:

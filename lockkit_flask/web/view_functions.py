@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flask import current_app, request
 
-from lockkit.leases.decorating import is_written_above
+from lockkit.leases.decorating import is_above_a_function
 from lockkit.model.errors import AcquireTimeout, ConfigurationError
 from lockkit.web.route_checks import wrappers
 from lockkit.web.view_lock import MARK
@@ -60,11 +60,11 @@ def places_of(view: Any, *methods: str) -> list[Any]:
 
 
 def note_place(decorator: str, view: object, wrapper: object, *, depth: int = 2) -> None:
-    """Remember that a decorator stands above the ``def`` of this function.
+    """Remember that a decorator stands above a ``def``, if it does, and gets this function of it.
 
     ``depth``: how many calls this function is below the decorator's line.
     """
-    if not is_written_above(view, sys._getframe(depth)):
+    if not is_above_a_function(sys._getframe(depth)):
         return
     for layer in wrappers(view):  # each of them may be registered
         if isinstance(layer, FunctionType):

@@ -44,6 +44,30 @@ def test_lock_view_above_the_route_is_an_error_and_not_a_view_without_a_lock(app
             app.test_client().post("/stock")
 
 
+@pytest.mark.parametrize("decorator", [lock_view("stock"), locked("stock"), idempotent])
+@pytest.mark.parametrize("hook", [False, True])
+def test_so_it_is_above_a_decorator_that_hides_the_function(
+    app: Flask, decorator: Any, hook: bool
+) -> None:
+    def hides(view: Callable[[], str]) -> Callable[[], str]:
+        def hidden() -> str:
+            return view()
+
+        return hidden
+
+    if hook:
+        app.add_url_rule("/stock", "stock", lambda: "", methods=["POST"])
+
+    @decorator
+    @(app.before_request if hook else app.post("/stock"))
+    @hides
+    def deduct() -> str:
+        raise AssertionError
+
+    with pytest.raises(lockkit.ConfigurationError, match="stands above"):
+        app.test_client().post("/stock")
+
+
 def test_a_view_that_is_replaced_later_is_looked_at_again(app: Flask) -> None:
     def deduct() -> str:
         return "deducted"
