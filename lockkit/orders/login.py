@@ -12,7 +12,10 @@ _DEFAULT_PORT = re.compile(r":(80|443)\Z")
 def leads_to(location: str | None, pages: Iterable[str], host: str, path: str) -> bool:
     """Whether a redirect leads to the host and the path of one of these pages. All of them may be
     relative to the request's own ``host`` and ``path``."""
-    own = _place(location, host, path) if location else None
+    try:
+        own = _place(location, host, path) if location else None
+    except ValueError:  # no URL, as http://[ is none
+        return False
     return own is not None and any(own == _place(page, host, path) for page in pages)
 
 

@@ -6,11 +6,14 @@ permissions are asked before, when the owner of the order is read.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from inspect import getclosurevars, isclass
 from types import FunctionType, MethodType
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db.transaction import Atomic
 from django.http import HttpRequest
 
@@ -67,19 +70,44 @@ def passes(visit: Visit, view: Any) -> bool:
     request, tests = visit.request, map(_test_of, wrappers(view))
     if not all(visit.value_of(test(request.user)) for test in tests if test):
         return False
-    cls = class_of(view)
-    if not any(base.__module__ == MIXINS for base in getattr(cls, "__mro__", ())):
+    instance = _with_mixins(request, view)
+    if instance is None:
         return True
     from django.contrib.auth import mixins  # has models: only in a project with users
 
-    match: Any = request.resolver_match
-    instance = cls(**(getattr(view, "view_initkwargs", None) or {}))
-    instance.setup(request, *match.args, **match.kwargs)
     if isinstance(instance, mixins.LoginRequiredMixin) and not request.user.is_authenticated:
         return False
     if isinstance(instance, mixins.PermissionRequiredMixin) and not instance.has_permission():
         return False
     return not isinstance(instance, mixins.UserPassesTestMixin) or bool(instance.get_test_func()())
+
+
+def told_to_tests(name: str, layers: Iterable[Any]) -> Iterator[Any]:
+    """The values of an option of ``user_passes_test`` and its kin. Each sets an attribute of this
+    name, too, but ``wraps`` gives an outer one that of the inner one."""
+    for layer in layers:
+        if _test_of(layer) is not None:
+            redirect = getclosurevars(layer).nonlocals["_redirect_to_login"]
+            yield getclosurevars(redirect).nonlocals[name]
+
+
+def told_to_mixins(name: str, request: HttpRequest, view: Any) -> set[Any]:
+    """What a class with Django's access mixins says of an option of theirs."""
+    instance = _with_mixins(request, view)
+    with suppress(ImproperlyConfigured):  # it names no page
+        return set() if instance is None else {str(getattr(instance, f"get_{name}")() or "")}
+    return set()
+
+
+def _with_mixins(request: HttpRequest, view: Any) -> Any:
+    """An object of a class view that has one of Django's access mixins; None for any other view."""
+    cls = class_of(view)
+    if not any(base.__module__ == MIXINS for base in getattr(cls, "__mro__", ())):
+        return None
+    match: Any = request.resolver_match
+    instance = cls(**(getattr(view, "view_initkwargs", None) or {}))
+    instance.setup(request, *match.args, **match.kwargs)
+    return instance
 
 
 def check_as_drf(request: HttpRequest, view: Any) -> None:
@@ -93,7 +121,7 @@ def check_as_drf(request: HttpRequest, view: Any) -> None:
     for method, action in (getattr(view, "actions", None) or {}).items():
         setattr(instance, method, getattr(instance, action))
     instance.action_map = getattr(view, "actions", None) or {}
-    instance.args, instance.kwargs = match.args, match.kwargs
+    instance.setup(request, *match.args, **match.kwargs)
     drf = instance.request = instance.initialize_request(request, *match.args, **match.kwargs)
     instance.headers = instance.default_response_headers
     instance.check_throttles = lambda _: None

@@ -39,11 +39,12 @@ from lockkit.orders.login import has_field, leads_to
 from lockkit.orders.redis_records import RedisOrderRecords
 from lockkit.orders.settings import SOURCE
 from lockkit.orders.visit import ViewOptions, options_in
+from lockkit.web.route_checks import wrappers
 from lockkit_django import signals
 from lockkit_django.conf import kept
 from lockkit_django.leases.client import alocks, give_back_from_loop, locks
 from lockkit_django.leases.transactions import ORDER, note_what_is_final
-from lockkit_django.orders.authorize import passes, unknown_check
+from lockkit_django.orders.authorize import passes, told_to_mixins, told_to_tests, unknown_check
 from lockkit_django.orders.commit_in import OwnTransaction
 from lockkit_django.orders.forgery import tokens_in
 from lockkit_django.orders.headers import set_headers, set_later
@@ -191,7 +192,7 @@ class Visit(visit.Visit):
 
     def asks_to_log_in(self, response: HttpResponseBase) -> bool:
         """Whether it redirects to a login page, as Django's decorators and mixins do."""
-        if response.status_code != HTTPStatus.FOUND:  # first, because looking for a header is slow
+        if response.status_code // 100 != HTTPStatus.FOUND // 100:  # first: headers take long
             return False
         request = self.request
         named = self._told_to_checks("login_url")
@@ -206,7 +207,10 @@ class Visit(visit.Visit):
     def _told_to_checks(self, name: str, default: str | None = None) -> set[str | None]:
         """This option of Django's decorators and mixins around the view."""
         view = getattr(self.request.resolver_match, "func", None)
-        return {getattr(each, name, default) for each in (view, class_of(view))}
+        places = places_of(view, self.request.method)
+        layers = [layer for place in places for layer in wrappers(place)]
+        told = {getattr(each, name, default) for each in layers}
+        return told | {*told_to_tests(name, layers)} | told_to_mixins(name, self.request, view)
 
     def recovered(self, answer: Any) -> OrderResponse:
         if not isinstance(answer, HttpResponseBase):

@@ -7,7 +7,11 @@ from contextlib import suppress
 from typing import Any
 
 from django.conf import settings
-from django.contrib.auth.decorators import user_passes_test
+from django.contrib.auth.decorators import (
+    login_required,
+    permission_required,
+    user_passes_test,
+)
 from django.contrib.auth.mixins import LoginRequiredMixin
 from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError, connection, transaction
@@ -16,6 +20,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpRespons
 from django.template import engines
 from django.template.response import TemplateResponse
 from django.urls import path
+from django.utils.decorators import method_decorator
 from django.views import View
 from django_project.shop.models import Sale
 from ninja import NinjaAPI
@@ -77,6 +82,42 @@ class OfStaff(LoginRequiredMixin, View):
     def post(self, request: HttpRequest) -> HttpResponse:
         guess()
         return HttpResponse(status=201)
+
+
+class OfUsers(LoginRequiredMixin, View):
+    post = OfStaff.post
+
+
+class OfStaffByMethod(OfUsers):
+    def get_login_url(self) -> str:
+        return "/staff/login/"
+
+
+class OfStaffInside(View):
+    post = method_decorator(permission_required("auth.nothing", login_url="/staff/login/"))(
+        OfStaff.post
+    )
+
+
+@login_required(login_url="/staff/login/")
+@permission_required("auth.nothing", login_url="/elsewhere/")
+def of_staff_above(request: HttpRequest) -> HttpResponse:
+    raise AssertionError
+
+
+@permission_required("auth.nothing", login_url="/staff/login/")
+@login_required
+def of_staff_above_all(request: HttpRequest) -> HttpResponse:
+    raise AssertionError
+
+
+def sent_to_staff(request: HttpRequest, status: int) -> HttpResponse:
+    return HttpResponse(status=status, headers={"Location": "/staff/login/?next=/orders/"})
+
+
+def sent_nowhere(request: HttpRequest) -> HttpResponse:
+    guess()
+    return HttpResponse(status=302, headers={"Location": "http://["})
 
 
 @user_passes_test(lambda user: False, login_url="/", redirect_field_name="back")
@@ -324,6 +365,13 @@ urlpatterns = [
     path("orders/api-closed", ApiClosed.as_view()),
     path("orders/api-counted", ApiCounted.as_view()),
     path("orders/of-staff", OfStaff.as_view()),
+    path("orders/of-staff-as", OfStaffByMethod.as_view()),
+    path("orders/of-staff-by", OfUsers.as_view(login_url="/staff/login/")),
+    path("orders/of-staff-inside", OfStaffInside.as_view()),
+    path("orders/of-staff-above", of_staff_above),
+    path("orders/of-staff-above-all", of_staff_above_all),
+    path("orders/sent-to-staff/<int:status>", sent_to_staff),
+    path("orders/sent-nowhere", sent_nowhere),
     path("orders/of-nobody", of_nobody),
     path("orders/of-nobody-at-all", of_nobody_at_all),
 ]

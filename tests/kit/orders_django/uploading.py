@@ -96,6 +96,24 @@ class RawInside(IdempotentMixin, Raw):
     pass
 
 
+class Early(Upload):
+    """DRF asks it for its authenticators when Django's ``setup`` has been called."""
+
+    def setup(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
+        super().setup(request, *args, **kwargs)
+        self.shop = "eu"
+
+    def get_authenticators(self) -> list[Any]:
+        assert self.request.method == "POST"
+        assert self.shop
+        return []
+
+
+def inserts(request: HttpRequest) -> HttpResponse:
+    request.upload_handlers.insert(0, Once(request))
+    return HttpResponse(status=201)
+
+
 def kept(request: HttpRequest) -> HttpResponse:
     """Where Django keeps the file."""
     sell("kept")
@@ -111,4 +129,6 @@ urlpatterns = [
     path("orders/only-json-inside", OnlyJsonInside.as_view()),
     path("orders/raw-inside", RawInside.as_view()),
     path("orders/kept", kept),
+    path("orders/early", Early.as_view()),
+    path("orders/inserts", inserts),
 ]

@@ -236,13 +236,30 @@ def test_a_redirect_to_the_login_page_is_a_refusal(to: str, login_url: str) -> N
     assert (saved(), OrderRecord.objects.count()) == (["guess"] * 2, 0)
 
 
-def test_a_redirect_to_the_login_page_of_a_mixin_is_a_refusal() -> None:
-    answers = [send("of-staff", "A-1") for _ in range(2)]
+@pytest.mark.parametrize("kind", ["", "-as", "-by", "-inside", "-above", "-above-all"])
+def test_a_redirect_to_the_login_page_of_a_check_is_a_refusal(kind: str) -> None:
+    """Whichever of several checks has sent there."""
+    answers = [send(f"of-staff{kind}", "A-1") for _ in range(2)]
+    assert ["Idempotent-Replayed" in answer.headers for answer in answers] == [False, False]
     assert [answer.headers.get("Location", "").partition("?")[0] for answer in answers] == [
         "/staff/login/",
         "/staff/login/",
     ]
     assert (saved(), OrderRecord.objects.count()) == ([], 0)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_it_may_have_any_status_of_a_redirect(status: int) -> None:
+    with override_settings(LOGIN_URL="/staff/login/"):
+        answers = [send(f"sent-to-staff/{status}", "A-1") for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [status] * 2
+    assert ["Idempotent-Replayed" in answer.headers for answer in answers] == [False, False]
+
+
+def test_a_redirect_that_leads_nowhere_is_an_answer() -> None:
+    answers = [send("sent-nowhere", "A-1") for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [302, 302]
+    assert ("Idempotent-Replayed" in answers[1].headers, saved()) == (True, ["guess"])
 
 
 def of_user(path: str) -> list[Any]:

@@ -145,6 +145,19 @@ def test_its_own_parser_has_upload_handlers_of_its_own(kind: str) -> None:
         assert send(kind, data=order_document()).json() == {"quantity": 12, "files": ["a"]}
 
 
+def test_a_handler_that_comes_too_late_is_an_error() -> None:
+    """Not a scan that is left out."""
+    with override_settings(**UPLOADING):
+        assert send("inserts", data=order_document()).status_code == 500
+
+
+def test_a_view_of_drf_is_set_up_before_it_is_asked() -> None:
+    with override_settings(**UPLOADING):
+        answers = [send("early", data=order_document()) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [201, 409]  # its setup() may be a check
+    assert answers[1].json()["code"] == "order-completed"
+
+
 @pytest.mark.parametrize("kind", ["only-json", "only-json-inside"])
 def test_an_upload_that_no_parser_takes_is_refused(kind: str) -> None:
     with override_settings(**UPLOADING):
