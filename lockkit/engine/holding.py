@@ -284,7 +284,8 @@ def _renew(store: Store, holds: Sequence[Hold], now: Clock) -> Step[None]:
         if not (yield from _ask_how_it_ended(store, hold)):
             break
     if unreadable:
-        log.warning("the lease on %r cannot be renewed: %s", *unreadable)
+        with suppress(Exception):  # of the application's filters: others are to be renewed
+            log.warning("the lease on %r cannot be renewed: %s", *unreadable)
 
 
 def _apply(hold: Hold, request: Request, renewal: Renewal, sent: float, now: float) -> None:

@@ -182,5 +182,7 @@ class OutcomeUnknown(BackendError):
 
 
 def by(holder: Owner | None) -> str:
-    """`` by web-1:4121 POST /stock/42``, or nothing when the holder is unknown."""
-    return f" by {holder}" if holder else ""
+    """`` by web-1:4121 POST /stock/42``, or nothing when the holder is unknown. Whoever writes to
+    the store cannot forge a line of a log by that."""
+    text = f" by {holder}" if holder else ""
+    return text if text.isprintable() else ascii(text)[1:-1]

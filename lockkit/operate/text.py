@@ -24,7 +24,10 @@ def escape(text: str) -> str:
     surrogates become visible, and cannot act on the terminal.
     """
     escaped = "".join(map(_escaped, text))
-    return re.sub(r"^ +| +$", lambda blanks: r"\x20" * len(blanks[0]), escaped)
+    rest = escaped.lstrip(" ")
+    within = rest.rstrip(" ")
+    before, after = len(escaped) - len(rest), len(rest) - len(within)
+    return r"\x20" * before + within + r"\x20" * after
 
 
 def unescape(text: str) -> str:

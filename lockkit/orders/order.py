@@ -34,7 +34,8 @@ BODY_KINDS = ("json", "form")
 _SF_STRING = re.compile(r'"((?:[\x20-\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"')
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _CHANGING = re.compile(
-    r"(digest|hawk|mac|negotiate|ntlm|signature|aws|aws4-\S+|oss|sharedkey(lite)?|(\w+-)?hmac-\S+)\s"
+    r"(digest|hawk|mac|negotiate|ntlm|signature|aws|aws4-\S+|oss|sharedkey(lite)?)\s"
+    r"|(?=(\S*-)?hmac-\S)\S+\s"
     r"|oauth\s.*\boauth_nonce="
     r'|(\S+\s+)?(token=)?"?eyJ[\w-]+\.[\w-]*\.',
     re.IGNORECASE,

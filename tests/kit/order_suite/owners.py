@@ -32,6 +32,7 @@ class Owners(Suite):
             "AWS4-HMAC-SHA256 Signature={}",
             "EG1-HMAC-SHA256 client_token=a;nonce={}",
             "HMAC-SHA256 a:{}",
+            "MY-OWN.APP-HMAC-SHA256 a:{}",
             "OSS a:{}",
             "SharedKey a:{}",
             "TC3-HMAC-SHA256 Credential=a, Signature={}",
