@@ -59,10 +59,10 @@ def is_written_above(function: object, frame: FrameType) -> bool:
     return any(constant is code for constant in _decorated(frame))
 
 
-def is_above_a_function(frame: FrameType) -> bool:
-    """Whether ``frame`` is at a decorator that stands above any ``def``. What that has made, and
-    other decorators of it, may be another function, without ``functools.wraps``."""
-    return any(not code.co_name.startswith("<") for code in _decorated(frame))
+def made_below(frame: FrameType) -> list[CodeType]:
+    """The code of the ``def`` at whose decorators ``frame`` is; none if it is at no decorator. What
+    a decorator gets may be another function, which others have made of that."""
+    return [code for code in _decorated(frame) if not code.co_name.startswith("<")]
 
 
 def _decorated(frame: FrameType) -> Iterator[CodeType]:

@@ -13,9 +13,9 @@ from inspect import getclosurevars, isclass
 from types import FunctionType, MethodType
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
 from django.db.transaction import Atomic
 from django.http import HttpRequest
+from django.views.generic.base import View
 
 from lockkit.orders.view_checks import unknown_in_class, unknown_wrapper
 from lockkit.orders.visit import AnsweredError, Visit
@@ -70,11 +70,12 @@ def passes(visit: Visit, view: Any) -> bool:
     request, tests = visit.request, map(_test_of, wrappers(view))
     if not all(visit.value_of(test(request.user)) for test in tests if test):
         return False
-    instance = _with_mixins(request, view)
+    instance, match = _with_mixins(view), request.resolver_match
     if instance is None:
         return True
     from django.contrib.auth import mixins  # has models: only in a project with users
 
+    instance.setup(request, *match.args, **match.kwargs)
     if isinstance(instance, mixins.LoginRequiredMixin) and not request.user.is_authenticated:
         return False
     if isinstance(instance, mixins.PermissionRequiredMixin) and not instance.has_permission():
@@ -92,22 +93,22 @@ def told_to_tests(name: str, layers: Iterable[Any]) -> Iterator[Any]:
 
 
 def told_to_mixins(name: str, request: HttpRequest, view: Any) -> set[Any]:
-    """What a class with Django's access mixins says of an option of theirs."""
-    instance = _with_mixins(request, view)
-    with suppress(ImproperlyConfigured):  # it names no page
-        return set() if instance is None else {str(getattr(instance, f"get_{name}")() or "")}
+    """What a class with Django's access mixins says of an option of theirs. The view has run, so
+    its own ``setup`` is not called again."""
+    with suppress(Exception):  # it names no page, or tells that only within its ``dispatch``
+        if (instance := _with_mixins(view)) is not None:
+            match: Any = request.resolver_match
+            View.setup(instance, request, *match.args, **match.kwargs)
+            return {str(getattr(instance, f"get_{name}")() or "")}
     return set()
 
 
-def _with_mixins(request: HttpRequest, view: Any) -> Any:
+def _with_mixins(view: Any) -> Any:
     """An object of a class view that has one of Django's access mixins; None for any other view."""
     cls = class_of(view)
     if not any(base.__module__ == MIXINS for base in getattr(cls, "__mro__", ())):
         return None
-    match: Any = request.resolver_match
-    instance = cls(**(getattr(view, "view_initkwargs", None) or {}))
-    instance.setup(request, *match.args, **match.kwargs)
-    return instance
+    return cls(**(getattr(view, "view_initkwargs", None) or {}))
 
 
 def check_as_drf(request: HttpRequest, view: Any) -> None:
@@ -121,7 +122,10 @@ def check_as_drf(request: HttpRequest, view: Any) -> None:
     for method, action in (getattr(view, "actions", None) or {}).items():
         setattr(instance, method, getattr(instance, action))
     instance.action_map = getattr(view, "actions", None) or {}
-    instance.setup(request, *match.args, **match.kwargs)
+    if hasattr(view, "actions"):  # a view set, whose ``setup`` may be an action
+        instance.request, instance.args, instance.kwargs = request, match.args, match.kwargs
+    else:
+        instance.setup(request, *match.args, **match.kwargs)
     drf = instance.request = instance.initialize_request(request, *match.args, **match.kwargs)
     instance.headers = instance.default_response_headers
     instance.check_throttles = lambda _: None

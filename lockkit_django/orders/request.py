@@ -29,7 +29,6 @@ from lockkit_django.web.request import query_string, user_behind
 
 if TYPE_CHECKING:
     from django.core.files.uploadedfile import UploadedFile
-    from django.core.files.uploadhandler import FileUploadHandler
 
     from lockkit_django.orders.visit import Visit
 
@@ -153,17 +152,13 @@ def _form(
             with suppress(RawPostDataException):  # CSRF protection has parsed it
                 _ = request.body
         form = request.POST, request.FILES
-        if media_type == MULTIPART:  # DRF's parser gets new ones; it is too late to add to them
-            vars(request)["_upload_handlers"] = tuple(_upload_handlers(request))
+        vars(request)["_upload_handlers"] = []  # they are used: DRF's parser gets new ones
         return form
     if media_type == URL_ENCODED:
         return QueryDict(_body(request), encoding=request.encoding), MultiValueDict()
-    stream, handlers = BytesIO(_body(request)), _upload_handlers(request)
+    handlers = [load_handler(path, request) for path in settings.FILE_UPLOAD_HANDLERS]
+    stream = BytesIO(_body(request))
     return MultiPartParser(request.META, stream, handlers, request.encoding).parse()
-
-
-def _upload_handlers(request: HttpRequest) -> list[FileUploadHandler]:
-    return [load_handler(path, request) for path in settings.FILE_UPLOAD_HANDLERS]
 
 
 def _body(request: HttpRequest) -> bytes:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flask import current_app, request
 
-from lockkit.leases.decorating import is_above_a_function
+from lockkit.leases.decorating import made_below
 from lockkit.model.errors import AcquireTimeout, ConfigurationError
 from lockkit.web.route_checks import wrappers
 from lockkit.web.view_lock import MARK
@@ -64,11 +64,12 @@ def note_place(decorator: str, view: object, wrapper: object, *, depth: int = 2)
 
     ``depth``: how many calls this function is below the decorator's line.
     """
-    if not is_above_a_function(sys._getframe(depth)):
-        return
-    for layer in wrappers(view):  # each of them may be registered
+    made = made_below(sys._getframe(depth))
+    for layer in wrappers(view) if made else ():  # each of them may be registered
         if isinstance(layer, FunctionType):
             vars(layer)[_ABOVE] = (layer, wrapper, decorator)
+            if layer.__code__ in made:  # what that wraps was made elsewhere
+                break
 
 
 def refuse_misplaced(app: Flask, **_: object) -> None:

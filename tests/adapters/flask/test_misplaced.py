@@ -68,6 +68,23 @@ def test_so_it_is_above_a_decorator_that_hides_the_function(
         app.test_client().post("/stock")
 
 
+def test_what_is_made_around_a_function_from_elsewhere_says_nothing_of_that(app: Flask) -> None:
+    def bare() -> str:
+        return "bare"
+
+    def both(view: Callable[[], str]) -> Callable[[], str]:
+        @lock_view("stock")
+        @functools.wraps(view)
+        def inner() -> str:
+            return view()
+
+        return inner
+
+    both(bare)
+    app.add_url_rule("/bare", view_func=bare, methods=["POST"])
+    assert app.test_client().post("/bare").text == "bare"
+
+
 def test_a_view_that_is_replaced_later_is_looked_at_again(app: Flask) -> None:
     def deduct() -> str:
         return "deducted"

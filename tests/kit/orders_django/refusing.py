@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 from django.conf import settings
 from django.contrib.auth.decorators import (
@@ -16,7 +16,7 @@ from django.contrib.auth.mixins import LoginRequiredMixin
 from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError, connection, transaction
 from django.db.transaction import non_atomic_requests
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.template import engines
 from django.template.response import TemplateResponse
 from django.urls import path
@@ -91,6 +91,24 @@ class OfUsers(LoginRequiredMixin, View):
 class OfStaffByMethod(OfUsers):
     def get_login_url(self) -> str:
         return "/staff/login/"
+
+
+class Goes(OfUsers):
+    """Its login page is known only within ``dispatch``, and its ``setup`` passes once."""
+
+    set_up: ClassVar[list[str]] = []
+
+    def setup(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
+        super().setup(request, *args, **kwargs)
+        if self.set_up:
+            raise Http404
+        self.set_up.append("once")
+
+    def get_login_url(self) -> str:
+        raise AttributeError
+
+    def handle_no_permission(self) -> HttpResponseRedirect:
+        return HttpResponseRedirect("/thanks")
 
 
 class OfStaffInside(View):
@@ -367,6 +385,7 @@ urlpatterns = [
     path("orders/of-staff", OfStaff.as_view()),
     path("orders/of-staff-as", OfStaffByMethod.as_view()),
     path("orders/of-staff-by", OfUsers.as_view(login_url="/staff/login/")),
+    path("orders/goes", Goes.as_view()),
     path("orders/of-staff-inside", OfStaffInside.as_view()),
     path("orders/of-staff-above", of_staff_above),
     path("orders/of-staff-above-all", of_staff_above_all),

@@ -109,11 +109,6 @@ class Early(Upload):
         return []
 
 
-def inserts(request: HttpRequest) -> HttpResponse:
-    request.upload_handlers.insert(0, Once(request))
-    return HttpResponse(status=201)
-
-
 def kept(request: HttpRequest) -> HttpResponse:
     """Where Django keeps the file."""
     sell("kept")
@@ -130,5 +125,4 @@ urlpatterns = [
     path("orders/raw-inside", RawInside.as_view()),
     path("orders/kept", kept),
     path("orders/early", Early.as_view()),
-    path("orders/inserts", inserts),
 ]

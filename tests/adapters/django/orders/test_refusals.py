@@ -262,6 +262,13 @@ def test_a_redirect_that_leads_nowhere_is_an_answer() -> None:
     assert ("Idempotent-Replayed" in answers[1].headers, saved()) == (True, ["guess"])
 
 
+def test_the_login_page_of_a_check_is_asked_for_without_running_the_view_again() -> None:
+    refusing.Goes.set_up.clear()
+    answer = send("goes", "A-1")
+    assert (answer.status_code, answer.headers["Location"]) == (302, "/thanks")
+    assert OrderRecord.objects.count() == 1
+
+
 def of_user(path: str) -> list[Any]:
     """The answers to two tries of somebody who is logged in."""
     client = Client(headers={"Idempotency-Key": "A-1"})
