@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 from django.core.files.uploadhandler import FileUploadHandler, StopUpload
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
-from rest_framework.decorators import api_view, parser_classes
+from rest_framework.decorators import action, api_view, parser_classes
 from rest_framework.parsers import DataAndFiles, FileUploadParser, JSONParser, MultiPartParser
 from rest_framework.response import Response
 from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
 
 from lockkit_django.orders import IdempotentMixin, idempotent
 from orders_django.views import sell
@@ -96,6 +97,21 @@ class RawInside(IdempotentMixin, Raw):
     pass
 
 
+class Actions(ViewSet):
+    """One of its actions has the name of a method that other classes of Django have."""
+
+    authentication_classes = ()
+    ran: ClassVar[list[str]] = []
+
+    def create(self, request: Any) -> Response:
+        return Response(status=201)
+
+    @action(detail=False, methods=["post"])
+    def setup(self, request: Any) -> Response:  # type: ignore[override]
+        self.ran.append("setup")
+        return Response(status=201)
+
+
 class Early(Upload):
     """DRF asks it for its authenticators when Django's ``setup`` has been called."""
 
@@ -125,4 +141,5 @@ urlpatterns = [
     path("orders/raw-inside", RawInside.as_view()),
     path("orders/kept", kept),
     path("orders/early", Early.as_view()),
+    path("orders/actions", Actions.as_view({"post": "create"})),
 ]

@@ -10,7 +10,7 @@ import pytest
 from django.conf import global_settings, settings
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import AsyncClient, Client, override_settings
-from orders_django import views
+from orders_django import uploading, views
 
 from lockkit.model.errors import ConfigurationError
 
@@ -150,6 +150,12 @@ def test_a_view_of_drf_is_set_up_before_it_is_asked() -> None:
         answers = [send("early", data=order_document()) for _ in range(2)]
     assert [answer.status_code for answer in answers] == [201, 409]  # its setup() may be a check
     assert answers[1].json()["code"] == "order-completed"
+
+
+def test_no_action_of_a_view_set_is_run_to_ask_it() -> None:
+    with override_settings(**UPLOADING):
+        assert send("actions", data={"quantity": 12}).status_code == 201
+    assert uploading.Actions.ran == []
 
 
 @pytest.mark.parametrize("kind", ["only-json", "only-json-inside"])
