@@ -87,6 +87,9 @@ class _OfSession(Transaction):
             _refuse_level(connection, name)
 
     def keep(self, lease: Lease) -> None:
+        for connection, *_ in db_session.reached(self._session):
+            if connection.dialect.name == "sqlite" and connection.in_transaction():
+                _take_write_lock(connection, lease.name)
         _keep(self._session, self)
         super().keep(lease)
         request_leases.add(lease)  # the end of the context releases it at the latest
@@ -106,6 +109,25 @@ def _refuse_level(connection: Any, name: str) -> None:
             name=name,
         ) from error
     refuse_level(level, name)
+
+
+def _take_write_lock(connection: Any, name: str) -> None:
+    """Take SQLite's write lock, if a transaction has begun there, by writing ``user_version``
+    unchanged: only one that has read nothing old gets it. Raises OpenTransaction."""
+    from sqlalchemy.exc import DBAPIError
+
+    if not connection.connection.driver_connection.in_transaction:  # reads do not begin one
+        return
+    try:
+        version = connection.exec_driver_sql("PRAGMA user_version").scalar()
+        connection.exec_driver_sql(f"PRAGMA user_version = {int(version)}")
+    except DBAPIError as error:
+        raise OpenTransaction(
+            f"the lock {name!r} was asked for inside a transaction that has read before another "
+            f"one committed, or cannot write ({error.orig}): begin it with BEGIN IMMEDIATE, or "
+            f"acquire the lock before it",
+            name=name,
+        ) from error
 
 
 def _keep(session: Session, keeper: Transaction) -> None:

@@ -1037,6 +1037,41 @@ def test_a_snapshot_that_is_older_than_the_grant_is_refused(make_shop: MakeApp, 
     assert rows(shop) == 1
 
 
+@pytest.mark.parametrize("begins", [True, False], ids=["listener", "by hand"])
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_on_sqlite_only_a_snapshot_that_is_older_than_the_grant_is_refused(
+    make_shop: MakeApp, begins: bool
+) -> None:
+    shop = make_shop()
+    with shop.app_context():
+        engine = db.engine
+        sa.event.listen(engine, "connect", lambda each, _: setattr(each, "isolation_level", None))
+        if begins:
+            sa.event.listen(engine, "begin", lambda each: each.exec_driver_sql("BEGIN"))
+        engine.dispose()
+        with engine.connect() as other:
+            other.connection.execute("PRAGMA journal_mode = WAL")  # type: ignore[attr-defined]
+
+    def read() -> int:
+        if not begins:
+            db.session.connection().exec_driver_sql("BEGIN")
+        counted = db.session.scalar(sa.select(sa.func.count()).select_from(Order))
+        db.session.add(Order(name="pending"))
+        return int(counted or 0)
+
+    def sell_elsewhere() -> None:
+        with shop.app_context():
+            sell()
+
+    with shop.app_context(), ThreadPoolExecutor(1) as pool:
+        assert read() == 0
+        pool.submit(sell_elsewhere).result()
+        refused("BEGIN IMMEDIATE", until="commit")
+        assert read() == 1
+        sell()
+    assert rows(shop) == 3
+
+
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 def test_the_snapshot_of_sql_server_is_refused_as_well(
     context: Flask, monkeypatch: pytest.MonkeyPatch
