@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from flask import request_started
@@ -163,12 +164,22 @@ def _unknown_checks(app: Flask, orders: Orders) -> Iterator[Finding]:
 
 
 def _routes(app: Flask) -> Iterator[Route]:
-    for rule in app.url_map.iter_rules():
-        view, given = below_partials(app.view_functions.get(rule.endpoint))
+    for rule, called in _called(app):
+        view, given = below_partials(called)
         view_locks = view_locks_of(places_of(view))
         if view_locks:
             parameters = {**_parameters(rule), **dict.fromkeys(given, False)}
             yield Route(_name_of(view, rule), rule.rule, view_locks, parameters)
+
+
+def _called(app: Flask) -> Iterator[tuple[Rule, Any]]:
+    """The view of each route, and the hooks of the app and of its blueprints that run before it."""
+    for rule in app.url_map.iter_rules():
+        yield rule, app.view_functions.get(rule.endpoint)
+        blueprints = accumulate(rule.endpoint.split(".")[:-1], "{}.{}".format)
+        for name in (None, *blueprints):
+            for hook in app.before_request_funcs.get(name, ()):
+                yield rule, hook
 
 
 def _name_of(view: Any, rule: Rule) -> str:
@@ -184,7 +195,10 @@ def _parameters(rule: Rule) -> dict[str, bool]:
 def _is_text(converter: BaseConverter) -> bool:
     """Whether the view gets the text that was sent."""
     kind = type(converter)
-    return kind.to_python is BaseConverter.to_python and kind is not AnyConverter  # fixed words
+    if kind is AnyConverter:  # fixed words
+        return False
+    returned = getattr(kind.to_python, "__annotations__", {}).get("return")
+    return kind.to_python is BaseConverter.to_python or returned in (str, "str")
 
 
 def _paths(rule: Rule) -> list[str]:

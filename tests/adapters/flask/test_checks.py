@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from command_line import dead_port
-from flask import Flask
+from flask import Blueprint, Flask
 from flask.views import MethodView
 from flask_project import create_app, db
 from werkzeug.routing import BaseConverter
@@ -102,6 +102,39 @@ def test_a_text_that_a_client_chooses(
         assert of(make_app(), "/<sku>", view(f"stock:{{{field}:{conversion}}}")) == []
 
 
+def hooked(blueprint: str, template: str, **options: Any) -> list[str]:
+    """What is found in an app with the routes ``/<sku>`` of ``shop.api`` and ``/`` of ``other``, of
+    which each request, or each one of a blueprint, runs a hook first."""
+    app = Flask("app", static_folder=None)
+    shop, api, other = (Blueprint(each, "app") for each in SHOPS)
+    by_name = {"": app, **dict(zip(SHOPS, (shop, api, other), strict=True))}
+    by_name[blueprint].before_request(lock_view(template, **options)(lambda: None))
+    api.add_url_rule("/<sku>", "view", lambda sku: sku)
+    other.add_url_rule("/", "view", lambda: "")
+    shop.register_blueprint(api)
+    app.register_blueprint(shop)
+    app.register_blueprint(other)
+    LockKit(app)
+    return codes(app)
+
+
+SHOPS = ("shop", "api", "other")
+
+
+@pytest.mark.parametrize("blueprint", ["", *SHOPS])
+def test_a_hook_before_a_view_is_checked_like_the_view(blueprint: str) -> None:
+    missing = ["missing-field"] * (blueprint not in {"shop", "api"})
+    assert hooked(blueprint, "stock:{sku:str}") == missing
+    assert hooked(blueprint, "stock:{form.sku}") == ["bare-field"]
+    assert hooked(blueprint, "stock:{form.sku:str}") == []
+    assert hooked(blueprint, "stock", alias="missing") == ["missing-alias"]
+
+
+class Cleaned(BaseConverter):
+    def to_python(self, value: str) -> str:
+        return value.strip()
+
+
 class Doubled(BaseConverter):
     def to_python(self, value: str) -> int:
         return 2 * int(value)
@@ -119,13 +152,14 @@ class Doubled(BaseConverter):
         ("/<uuid:sku>", False),
         ("/<any(a, b):sku>", False),
         ("/<doubled:sku>", False),
+        ("/<cleaned:sku>", True),
     ],
 )
 def test_a_value_of_the_url_is_a_text_or_not(
     make_app: Callable[..., Flask], rule: str, is_text: bool
 ) -> None:
     app = make_app()
-    app.url_map.converters["doubled"] = Doubled
+    app.url_map.converters.update(doubled=Doubled, cleaned=Cleaned)
     assert of(app, rule, locked("{sku}")) == ["bare-field"] * is_text
     assert of(make_app(), "/", locked("{sku}"), defaults={"sku": "a"}) == []
 
@@ -144,7 +178,7 @@ def test_a_value_of_the_url_is_a_text_or_not(
 )
 def test_paths(make_shop: Callable[..., Flask], pattern: str, fits: bool) -> None:
     app = make_shop(LOCKKIT_ORDERS={"PATHS": [pattern]})
-    app.url_map.converters["doubled"] = Doubled
+    app.url_map.converters.update(doubled=Doubled, cleaned=Cleaned)
     for rule in ("/orders/<int:pk>/pay", "/shops/<shop>/<uuid:order>", "/d/<doubled:x>"):
         app.add_url_rule(rule, rule, lambda **_: "done", methods=["POST"])
     assert codes(app) == ["path-of-no-route"] * (not fits)
