@@ -165,11 +165,10 @@ def _unknown_checks(app: Flask, orders: Orders) -> Iterator[Finding]:
 
 def _routes(app: Flask) -> Iterator[Route]:
     for rule, called in _called(app):
-        view, given = below_partials(called)
+        view, _ = below_partials(called)
         view_locks = view_locks_of(places_of(view))
         if view_locks:
-            parameters = {**_parameters(rule), **dict.fromkeys(given, False)}
-            yield Route(_name_of(view, rule), rule.rule, view_locks, parameters)
+            yield Route(_name_of(view, rule), rule.rule, view_locks, _parameters(rule))
 
 
 def _called(app: Flask) -> Iterator[tuple[Rule, Any]]:

@@ -89,6 +89,7 @@ def test_a_field_that_the_route_does_not_have(
     make_app: Callable[..., Flask], view: Callable[[str], Any]
 ) -> None:
     assert of(make_app(), "/<int:pk>", view("stock:{sku}")) == ["missing-field"]
+    assert of(make_app(), "/<int:pk>", view("stock:{shop}")) == ["missing-field"]  # of a partial
     assert of(make_app(), "/<int:pk>", view("stock:{pk}")) == []
 
 
