@@ -8,6 +8,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from flask import current_app, request, session
+from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.wsgi import get_host, get_input_stream
 
 from lockkit.model.errors import ConfigurationError
@@ -174,7 +175,12 @@ class Visit(visit.Visit):
         vars(request).setdefault("stream", get_input_stream(request.environ, True, most))
         body = _body_of(request)
         is_form = request.mimetype in FORM_TYPES and len(body) <= limit
-        form, files = _form_of(request) if is_form else ([], [])
+        try:
+            form, files = _form_of(request) if is_form else ([], [])
+        except RequestEntityTooLarge:
+            if most <= limit or not getattr(request.stream, "is_exhausted", False):
+                raise  # a limit of the app's
+            return Payload(body=bytes(most))  # what was read of an upload, or as much
         if request.mimetype != MULTIPART:
             vars(request)["stream"] = BytesIO(body)  # a view may read that, too
         # Werkzeug reads no field of a form with a byte that is not UTF-8.

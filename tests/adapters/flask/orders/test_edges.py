@@ -772,13 +772,18 @@ class Endless(io.RawIOBase):
 
     count = 0
 
+    def __init__(self, start: bytes = b"") -> None:
+        super().__init__()
+        self.start = start
+
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         assert self.count < 100_000, "read on and on"
         self.count += len(buffer)
-        buffer[:] = b"x" * len(buffer)
+        buffer[:] = self.start[: len(buffer)].ljust(len(buffer), b"x")
+        self.start = self.start[len(buffer) :]
         return len(buffer)
 
 
@@ -788,22 +793,48 @@ class OlderRequest(Request):
     max_content_length = property(lambda _: None)
 
 
-@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain"])
+UPLOAD = b'--b\r\nContent-Disposition: form-data; name="f"; filename="f"\r\n\r\n'
+
+
+@pytest.mark.parametrize(
+    ("kind", "start"),
+    [
+        ("application/x-www-form-urlencoded", b""),
+        ("text/plain", b""),
+        ("multipart/form-data; boundary=b", UPLOAD),
+        ("multipart/form-data; boundary=b", UPLOAD.replace(b'; filename="f"', b"")),
+    ],
+    ids=["form", "text", "file", "field"],
+)
 @pytest.mark.parametrize("request_class", [Request, OlderRequest])
 def test_a_body_without_an_end_is_read_up_to_the_limit(
-    make_shop: Callable[..., Flask], kind: str, request_class: type[Request]
+    make_shop: Callable[..., Flask], kind: str, start: bytes, request_class: type[Request]
 ) -> None:
     shop = make_shop(
         LOCKKIT_ORDERS={"ORDER_ID": ["header:X-Order-ID"], "PATHS": ["^/"], "MAX_REQUEST": 1000}
     )
     shop.request_class = request_class
-    body = Endless()
+    body = Endless(start)
     answer = shop.test_client().post(
         "/one",
         headers={**A_1, "Transfer-Encoding": "chunked"},
         content_type=kind,
         environ_overrides={"wsgi.input": body, "wsgi.input_terminated": True},
     )
-    assert answer.status_code == 413
+    assert (answer.status_code, answer.json["code"]) == (413, "order-too-large")
     assert body.count < 3000
+    assert not records(shop)
+
+
+def test_an_upload_that_only_the_app_has_a_limit_for_is_refused_as_without_an_order(
+    make_shop: Callable[..., Flask],
+) -> None:
+    shop = make_shop(MAX_CONTENT_LENGTH=1000)
+    answer = shop.test_client().post(
+        "/one",
+        headers={**A_1, "Transfer-Encoding": "chunked"},
+        content_type="multipart/form-data; boundary=b",
+        environ_overrides={"wsgi.input": Endless(UPLOAD), "wsgi.input_terminated": True},
+    )
+    assert (answer.status_code, answer.json) == (413, None)
     assert not records(shop)
