@@ -214,6 +214,9 @@ class StoredRecord(NamedTuple):
     running: bool  #: claimed, but neither finished nor dropped
     left: float  #: seconds until it expires
 
+    def __repr__(self) -> str:
+        return f"StoredRecord(fence={self.fence}, running={self.running}, left={self.left:.3f})"
+
 
 class Waiting(NamedTuple):
     """One waiter in a queue."""

@@ -178,6 +178,9 @@ class Order(NamedTuple):
     stale: bool = False  #: its form is older than a record lives, so its record may be gone
     guest: bool = False  #: no login has checked its owner: GUEST_TTL and GUEST_MAX_RESPONSE
 
+    def __repr__(self) -> str:
+        return f"Order(order_id={self.order_id!r}, request={self.request!r})"
+
     def same(self, fingerprint: str) -> bool:
         """Whether a record with this fingerprint belongs to the same request."""
         return fingerprint == self.fingerprint or fingerprint in self.also

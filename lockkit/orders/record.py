@@ -166,6 +166,9 @@ class Snapshot(NamedTuple):
     def header(self, name: str) -> str | None:
         return dict(self.headers).get(name)
 
+    def __repr__(self) -> str:
+        return f"Snapshot(status={self.status})"
+
 
 NOTHING_YET = Snapshot(0)
 
@@ -181,6 +184,9 @@ class Record(NamedTuple):
     state: RecordState | str = RecordState.RUNNING  #: another string if ``unreadable``
     snapshot: Snapshot = NOTHING_YET
     version: int = VERSION
+
+    def __repr__(self) -> str:
+        return f"Record(order_id={self.order_id!r}, request={self.request!r}, state='{self.state}')"
 
 
 def unreadable(key: str, version: int = VERSION) -> Record:

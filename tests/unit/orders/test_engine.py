@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import lockkit
 from lockkit.leases.client import LockClient
 from lockkit.model.errors import BackendUnavailable, ConfigurationError
+from lockkit.model.types import StoredRecord
 from lockkit.orders import (
     Discard,
     Identity,
@@ -36,10 +37,12 @@ from lockkit.orders.record import (
     VERSION,
     RecordState,
     SentFile,
+    Snapshot,
     as_sent,
     dump_headers,
     load_headers,
 )
+from lockkit.orders.stored_form import Stored, dump
 
 
 class Store(dict[str, Record]):
@@ -517,3 +520,15 @@ def test_the_formats_of_keys_and_fingerprints_are_for_ever(orders: Orders) -> No
     assert order.fingerprint == (
         "2:11c98fd9d1598d33bdc83c0fcc8d89610c440d33f7fae2b72b413425001d1273"
     )
+
+
+def test_a_record_shows_neither_its_answer_nor_what_was_sent_in_its_repr() -> None:
+    """A log and a traceback show it."""
+    order = Order("A-1", "canary", "2:canary", "POST /", also=("2:canary",))
+    answer = Snapshot(200, (("Location", "canary"),), b"canary")
+    record = Record("canary", "A-1", "POST /", "2:canary", 1.0, RecordState.DONE, answer)
+    stored = StoredRecord(dump(record), 1, running=False, left=1.0)
+    inside = [Proceed(order, None), Replay(answer), Keep(record), Stored(record, None)]
+    for each in (order, answer, record, stored, *inside):
+        assert "canary" not in repr(each)
+        assert repr(each).startswith(f"{type(each).__name__}(")
