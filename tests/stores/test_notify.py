@@ -27,7 +27,7 @@ import lockkit
 from lockkit import aio
 from lockkit.model.clock import now
 from lockkit.stores.sql import inbox
-from lockkit.stores.sql.connector import Connection, Connector, Ear
+from lockkit.stores.sql.connector import Connection, Connector, Ear, Missed
 from lockkit.stores.sql.dialect import Dialect
 from lockkit.testing.conformance.base import PROMPT, at_least_once, eventually, queued, waiters
 from lockkit.testing.proxy import FaultProxy
@@ -467,6 +467,26 @@ def test_a_proof_that_is_sent_late_is_waited_for_all_the_same(
     assert found.is_open
     assert not caplog.records
     found.ended()
+
+
+def test_a_broken_connection_is_dropped_even_if_nobody_can_be_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(Listening):
+        def messages(self, seconds: float) -> list[str]:
+            raise Missed
+
+    def fail(_: object) -> bool:
+        raise ZeroDivisionError
+
+    caplog.set_level(logging.DEBUG, logger="lockkit")
+    found = inbox.Inbox(Broken(), lambda _: None)
+    found.seen("waiter", 0)
+    monkeypatch.setattr(logging.getLogger("lockkit"), "filters", [fail])
+    with pytest.raises(ZeroDivisionError):  # of which the thread tells
+        found.work()
+    assert found._connection is None
+    assert found._pause > 0, "it connects again after that"
 
 
 class Listening(Connector):

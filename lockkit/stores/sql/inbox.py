@@ -137,13 +137,13 @@ class Inbox(Background):
         try:
             self._listen(self._connection or self._opened())
         except UnsupportedCapability as error:
-            log.info("waiters for locks poll %s: %s", self._connector.described(), error)
             self._not_before = math.inf
+            log.info("waiters for locks poll %s: %s", self._connector.described(), error)
         except (LockError, Missed) as error:
-            log.debug("the connection that waiters for locks listen on broke: %s", error)
             self._drop()
             self._pause = min(2 * self._pause + FIRST_PAUSE, LONGEST_PAUSE)
             self._not_before = now() + self._pause
+            log.debug("the connection that waiters for locks listen on broke: %s", error)
         return 0.0
 
     def _opened(self) -> Ear:
