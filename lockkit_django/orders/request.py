@@ -148,6 +148,8 @@ def _form(
     The body of a small upload is kept for hooks that read it, and for the parsers of a DRF view.
     """
     if request.method == "POST":
+        if media_type == URL_ENCODED and not vars(request).get("_post"):
+            _body(request)  # Django takes a body that was consumed for an empty form
         if media_type == MULTIPART and _is_small(request):
             with suppress(RawPostDataException):  # CSRF protection has parsed it
                 _ = request.body

@@ -217,13 +217,14 @@ def options_of(view: Any, method: str) -> ViewOptions:
 
 
 def _body_of(request: Request) -> bytes:
-    """The body; empty for an upload, and for a form that was parsed without it.
+    """The body; empty for an upload, and for a form that was parsed without it. One that has no
+    field may have been parsed after its body was consumed.
 
     It is cached: a form is parsed from it, and the view has it, too.
     """
     if request.mimetype == MULTIPART:
         return b""
-    is_parsed = request.mimetype in FORM_TYPES and "form" in vars(request)
+    is_parsed = request.mimetype in FORM_TYPES and bool(vars(request).get("form"))
     body = request.get_data()
     if request.content_length and not (body or is_parsed):
         raise ConfigurationError(

@@ -67,3 +67,14 @@ def reads_first(get_response: Callable[[HttpRequest], object]) -> Callable[[Http
         return get_response(request)
 
     return middleware
+
+
+def consumes(get_response: Callable[[HttpRequest], object]) -> Callable[[HttpRequest], object]:
+    """Middleware that reads the stream, as for a signature, and then perhaps the form."""
+
+    def middleware(request: HttpRequest) -> object:
+        assert request.read()
+        getattr(request, request.headers.get("X-Read", ""), None)
+        return get_response(request)
+
+    return middleware

@@ -121,6 +121,19 @@ def test_what_came_of_a_client_that_went_away_in_its_body_is_no_order(
     assert len(views.calls) == 1
 
 
+@pytest.mark.parametrize("kind", ["application/json", "application/x-www-form-urlencoded"])
+@pytest.mark.parametrize("read_next", ["", "POST"])
+def test_a_body_that_a_hook_has_consumed_is_an_error(kind: str, read_next: str) -> None:
+    """Every body would look the same."""
+    headers = {**A_1, "X-Read": read_next}
+    with (
+        override_settings(MIDDLEWARE=["orders_django.hooks.consumes", *settings.MIDDLEWARE]),
+        pytest.raises(ConfigurationError, match=r"request\.body"),
+    ):
+        Client().post("/orders/quick/", "n=12", content_type=kind, headers=headers)
+    assert views.calls == []
+
+
 UPLOADING = {"ROOT_URLCONF": "orders_django.uploading"}
 SMALL = {"DATA_UPLOAD_MAX_MEMORY_SIZE": 1000}
 FILE = b"x" * 2000
