@@ -75,7 +75,8 @@ def ninja_operation(view: Any, method: str | None) -> Any | None:
     """Django Ninja's operation for this HTTP method; None: it is not Ninja's view."""
     if method is None or module_behind(view) != NINJA:
         return None
-    for path_view in _captured(view, "self"):
+    owner = getattr(view, "__self__", None)  # before Ninja 1.5, a bound method
+    for path_view in (owner,) if owner is not None else _captured(view, "self"):
         for operation in path_view.operations:
             if method in operation.methods:
                 return operation

@@ -305,6 +305,19 @@ def test_a_viewset_and_an_operation_of_ninja() -> None:
     ]
 
 
+def test_an_operation_of_a_ninja_before_1_5() -> None:
+    """Its view is a bound method, and no function around that."""
+    api = NinjaAPI(urls_namespace="checked-before")
+
+    @api.post("/stock")
+    @lock_view("{day}")
+    def deduct(request: HttpRequest) -> str:
+        return "deducted"
+
+    view = api.default_router.path_operations["/stock"]._sync_view
+    assert [number for number, *_ in found(path("stock", view))] == ["E006"]
+
+
 def test_an_alias_that_a_view_uses_and_nobody_configured() -> None:
     view = lock_view("a", alias="elsewhere")(lambda request: HttpResponse())
     with override_settings(LOCKKIT={"default": "memory://"}):
