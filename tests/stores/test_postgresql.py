@@ -213,6 +213,20 @@ def test_a_step_that_takes_too_long_leaves_nothing_waiting_in_the_server(
             eventually(lambda: not waits(admin))
 
 
+def test_a_step_that_takes_too_long_is_an_error_of_ours_with_psycopg_3_1(
+    locks: Locks, admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Django supports it. It cannot say whether libpq cancels safely."""
+    client = locks()
+    client.lock("a").acquire().release()
+    monkeypatch.setattr(guard, "STEP_SECONDS", 0.5)
+    monkeypatch.delattr(psycopg, "capabilities")
+    with psycopg.connect(admin.info.dsn) as other:
+        other.execute("SELECT * FROM lockkit_lock FOR UPDATE")
+        with pytest.raises(lockkit.OutcomeUnknown):
+            client.lock("a").acquire(timeout=0)
+
+
 @pytest.fixture
 def silencing(postgres_server: PostgresServer) -> Iterator[SilencingProxy]:
     with SilencingProxy(postgres_server.port) as proxy:

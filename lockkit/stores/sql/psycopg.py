@@ -140,7 +140,8 @@ class PsycopgConnection(DriverConnection):
     def _cancel(self) -> None:
         """Cancel the statement: a session that waits, for a lock say, does not notice that its
         client has gone. An older libpq is not used for this: it may wait without end itself."""
-        if psycopg.capabilities.has_cancel_safe():
+        known = getattr(psycopg, "capabilities", None)  # from psycopg 3.2 on
+        if known is not None and known.has_cancel_safe():
             with suppress(psycopg.Error):
                 self.driver.cancel_safe(timeout=CANCEL_SECONDS)
 
