@@ -285,6 +285,26 @@ def test_connections_that_a_firewall_has_forgotten_are_made_anew(
         assert lease.release()
 
 
+def test_after_a_quiet_time_only_the_first_acquire_fails(nodes: Nodes, connected: Connect) -> None:
+    """A firewall has forgotten all connections. Others are made while nobody asks."""
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(FaultProxy("127.0.0.1", node.port)) for node in nodes]
+        url = nodes.url(socket_timeout=0.5)
+        for node, proxy in zip(nodes, proxies, strict=True):
+            url = url.replace(f":{node.port}", f":{proxy.port}")
+
+        def only_the_first_fails() -> bool:
+            client = nodes.warm(connected(url))
+            for proxy in proxies:
+                assert proxy.lose_store() > 0
+            eventually(lambda: sum(map(clients, nodes)) == 0)
+            assert not answered(client, "a")
+            eventually(lambda: all(clients(node) == 1 for node in nodes))
+            return answered(client, "a")
+
+        at_least_once(only_the_first_fails)
+
+
 def test_a_node_that_is_being_connected_to_hears_of_a_release(
     nodes: Nodes, connected: Connect
 ) -> None:
