@@ -140,13 +140,16 @@ class HeldLock:
         from lockkit.model.types import Busy, Grant, Owner
 
         self._store = client.store
-        self._perform = _performer(client)
+        self._perform, self._close = _performer(client)
         self._request = request
         self.name = name = request.name
-        reply = self._perform(self._store.acquire(request))
-        if not isinstance(reply, Grant):
-            holder = Owner.decode(reply.holder) if isinstance(reply, Busy) else None
-            raise LockHeld(f"{name!r} is held already, by {holder}", name=name, holder=holder)
+        with ExitStack() as failed:
+            failed.callback(self._close)
+            reply = self._perform(self._store.acquire(request))
+            if not isinstance(reply, Grant):
+                holder = Owner.decode(reply.holder) if isinstance(reply, Busy) else None
+                raise LockHeld(f"{name!r} is held already, by {holder}", name=name, holder=holder)
+            failed.pop_all()
         self.fencing_token = reply.fence
         self.released = False
 
@@ -157,7 +160,10 @@ class HeldLock:
         if self.released:
             return False
         self.released = True
-        return self._perform(self._store.release(self._request)) is Release.RELEASED
+        try:
+            return self._perform(self._store.release(self._request)) is Release.RELEASED
+        finally:
+            self._close()
 
     def __enter__(self) -> Self:
         return self
@@ -166,16 +172,16 @@ class HeldLock:
         self.release()
 
 
-def _performer(client: _Client) -> Callable[[Any], Any]:
-    """Over the client's own wire, if that is blocking: one of ours may have a session of its own,
-    which nobody would close (ZooKeeper)."""
+def _performer(client: _Client) -> tuple[Callable[[Any], Any], Callable[[], object]]:
+    """What performs steps, and what is to be called after the last one. Over the client's own wire,
+    if that is blocking: one of ours may have a session of its own (ZooKeeper)."""
     from lockkit.leases.client import LockClient
     from lockkit.runtime.run import run
 
     if isinstance(client, LockClient):
-        return client.perform
+        return client.perform, list
     wire = client.store.wire()
-    return lambda step: run(step, wire)
+    return lambda step: run(step, wire), wire.close
 
 
 def _request(client: _Client, name: str, kind: str, permits: int | None) -> Request:

@@ -95,19 +95,40 @@ def test_what_was_held_has_no_session_of_its_own(project: pytest.Pytester) -> No
     with ZooKeeperServer() as server:
         project.makepyfile(
             f"""
+            import asyncio
             import threading
+            import pytest
             import lockkit
+            import lockkit.aio
 
-            def test(hold_lock):
+            def has_sessions():
+                return any("session" in thread.name for thread in threading.enumerate())
+
+            def test_sync(hold_lock):
                 with lockkit.connect({server.url!r}) as client:
                     for _ in range(2):
                         with hold_lock("stock:42", client=client):
                             pass
-                names = [thread.name for thread in threading.enumerate()]
-                assert not [name for name in names if "session" in name]
+                assert not has_sessions()
+
+            @pytest.mark.parametrize("is_free", [True, False])
+            def test_async(hold_lock, is_free):
+                async def play():
+                    async with lockkit.aio.connect({server.url!r}) as client:
+                        if is_free:
+                            return hold_lock("stock:42", client=client)
+                        async with client.lock("stock:42"):
+                            with pytest.raises(lockkit.LockHeld):
+                                hold_lock("stock:42", client=client)
+
+                held = asyncio.run(play())
+                if is_free:
+                    assert has_sessions()
+                    assert held.release()
+                assert not has_sessions()
             """
         )
-        passes(project, 1)
+        passes(project, 3)
 
 
 def test_nothing_is_left_of_a_decorated_function(project: pytest.Pytester) -> None:
