@@ -34,13 +34,23 @@ class TLSEnd:
         return str(self._directory / "server.crt")
 
     def __enter__(self) -> Self:
-        subprocess.run(MAKE.split(), cwd=self._directory, check=True, capture_output=True)
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.load_cert_chain(self.certificate, str(self._directory / "server.key"))
+        self.renew()
         self._listener = socket.create_server(("", 0))
         self.port = self._listener.getsockname()[1]
         self._threads = [_start(self._accept)]
         return self
+
+    def renew(self) -> None:
+        """Have another certificate from now on."""
+        subprocess.run(MAKE.split(), cwd=self._directory, check=True, capture_output=True)
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(self.certificate, str(self._directory / "server.key"))
+
+    def cut(self) -> None:
+        """End what is connected."""
+        for each in self._open:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
 
     def __exit__(self, *_: object) -> None:
         for each in (self._listener, *self._open):

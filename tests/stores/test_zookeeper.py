@@ -14,6 +14,7 @@ from contextlib import suppress
 from errno import ECONNREFUSED, EMFILE
 from functools import partial
 from math import inf
+from pathlib import Path
 from types import NoneType, SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -1462,6 +1463,24 @@ def test_tls_is_verified(server: ZooKeeperServer, url: str) -> None:
             another, options={**given, **PATIENT, "ssl_check_hostname": False}
         ) as client:
             assert client.lock("stock").acquire().release()
+
+
+def test_certificates_are_read_for_each_connection(server: ZooKeeperServer, url: str) -> None:
+    """They are renewed. One that is missing meanwhile is a connection that fails."""
+    with TLSEnd(server.port) as end:
+        secured = url.replace(f"127.0.0.1:{server.port}", f"localhost:{end.port}")
+        certificate = Path(end.certificate)
+        options = {"ssl": True, "connect_timeout": LONG, "ssl_ca_certs": end.certificate}
+        with lockkit.connect(secured, ttl=LONG, options=options) as client:
+            lease = client.lock("stock").acquire()
+            end.renew()
+            certificate.rename(certificate.with_suffix(".away"))
+            end.cut()
+            session = next(iter(client._wire._sessions.values()))
+            eventually(lambda: "cannot be read" in str(session._handler.reason))
+            certificate.with_suffix(".away").rename(certificate)
+            assert client.lock("other").acquire().release()
+            assert lease.release()
 
 
 def test_gevent_is_refused(url: str) -> None:

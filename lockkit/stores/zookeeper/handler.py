@@ -21,6 +21,7 @@ from typing import Any
 from kazoo.handlers.threading import SequentialThreadingHandler
 
 from lockkit.model.clock import now
+from lockkit.model.errors import ConfigurationError
 from lockkit.model.log import log_error
 
 
@@ -98,7 +99,7 @@ class Bell:
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
     """The handler of one session."""
 
-    def __init__(self, connect_timeout: float, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, connect_timeout: float, tls: Callable[[], ssl.SSLContext | None]) -> None:
         super().__init__()
         self._connect_timeout = connect_timeout
         self._hello = self._first_hello = connect_timeout / 2
@@ -200,8 +201,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         try:
             made = socket.create_connection(address, min(timeout, self._connect_timeout))
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._tls is not None:
-                made = _wrapped(made, self._tls, self.peer)
+            made = _wrapped(made, self._tls, self.peer)
         except OSError as error:
             self.reason = error
             raise
@@ -233,11 +233,16 @@ def logger_of_kazoo() -> logging.Logger:
     return logger
 
 
-def _wrapped(plain: socket.socket, tls: ssl.SSLContext, host: str) -> socket.socket:
+def _wrapped(
+    plain: socket.socket, tls: Callable[[], ssl.SSLContext | None], host: str
+) -> socket.socket:
     try:
-        return tls.wrap_socket(plain, server_hostname=host)
-    except BaseException:
+        context = tls()
+        return context.wrap_socket(plain, server_hostname=host) if context else plain
+    except BaseException as error:
         plain.close()
+        if isinstance(error, ConfigurationError):  # a file is missing, while it is replaced
+            raise OSError(str(error)) from error
         raise
 
 

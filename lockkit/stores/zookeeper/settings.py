@@ -46,6 +46,8 @@ ACLS = {
     "creator-read": [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE],
 }
 
+FILES = {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "key": "ssl_keyfile"}
+
 
 class Configuration:
     """The settings of sessions. Its repr shows nothing: there may be a password."""
@@ -71,7 +73,10 @@ class Configuration:
         self._login = self._read_login(found["login"], options)
         acl = options.get("acl", "creator" if self._login else "open")
         self.acl: list[ACL] = ACLS[acl] if isinstance(acl, str) else list(acl)
-        self.tls = self._tls(options) if options.get("ssl") else None
+        self._files = {name: options.get(option) for name, option in FILES.items()}
+        self._verified = tls.IDENTITY if options.get("ssl_check_hostname", True) else tls.AUTHORITY
+        self._has_tls = bool(options.get("ssl"))
+        self.tls()  # a wrong file is an error at once
 
     def _read_chroot(self, path: str) -> str:
         """The chroot, without a slash at its end. Raises ConfigurationError."""
@@ -97,12 +102,12 @@ class Configuration:
             return options["username"], options.get("password", "")
         return None
 
-    def _tls(self, options: dict[str, Any]) -> ssl.SSLContext:
-        """Certificates and host names are verified; kazoo's own context verifies no host name."""
-        names = {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "key": "ssl_keyfile"}
-        files = {name: options.get(option) for name, option in names.items()}
-        mode = tls.IDENTITY if options.get("ssl_check_hostname", True) else tls.AUTHORITY
-        return tls.context(mode, files, f"OPTIONS of {self.title}")
+    def tls(self) -> ssl.SSLContext | None:
+        """Certificates and host names are verified; kazoo's own context verifies no host name.
+        Called for each connection, because certificates are renewed."""
+        if not self._has_tls:
+            return None
+        return tls.context(self._verified, self._files, f"OPTIONS of {self.title}")
 
     def credentials(self) -> set[tuple[str, str]]:
         """Called for each connection, because a password that is a function may change."""
