@@ -178,7 +178,8 @@ class Visit(visit.Visit):
         try:
             form, files = _form_of(request) if is_form else ([], [])
         except RequestEntityTooLarge:
-            if most <= limit or not getattr(request.stream, "is_exhausted", False):
+            stream = request.stream
+            if getattr(stream, "limit", 0) <= limit or not getattr(stream, "is_exhausted", False):
                 raise  # a limit of the app's
             return Payload(body=bytes(most))  # what was read of an upload, or as much
         if request.mimetype != MULTIPART:

@@ -845,3 +845,14 @@ def test_an_upload_that_only_the_app_has_a_limit_for_is_refused_as_without_an_or
     )
     assert (answer.status_code, answer.json) == (413, None)
     assert not records(shop)
+
+
+def test_a_field_that_only_the_app_has_a_limit_for_is_refused_as_without_an_order(
+    make_shop: Callable[..., Flask],
+) -> None:
+    shop = make_shop(MAX_FORM_MEMORY_SIZE=1000)
+    answer = shop.test_client().post(
+        "/one", headers=A_1, content_type="multipart/form-data", data={"note": "x" * 5000}
+    )
+    assert (answer.status_code, answer.json) == (413, None)
+    assert not records(shop)
