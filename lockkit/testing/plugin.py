@@ -179,7 +179,7 @@ def _performer(client: _Client) -> tuple[Callable[[Any], Any], Callable[[], obje
     from lockkit.runtime.run import run
 
     if isinstance(client, LockClient):
-        return client.perform, list
+        return client.perform, lambda: None
     wire = client.store.wire()
     return lambda step: run(step, wire), wire.close
 
