@@ -78,6 +78,11 @@ def refuse_level(level: str, name: str) -> None:
         )
 
 
+BEGIN_TO_WRITE = "PRAGMA incremental_vacuum(1)"
+"""Takes SQLite's write lock, waiting for it, unless the transaction has read something old. It
+reads nothing first, as other statements would, and frees a page at most."""
+
+
 class Transaction(ABC):
     """An open transaction, and the leases that are released at its end."""
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import DEFAULT_DB_ALIAS, Error, OperationalError, connections
 
 from lockkit.leases.lease import give_back
-from lockkit.leases.until import Transaction, refuse_level
+from lockkit.leases.until import BEGIN_TO_WRITE, Transaction, refuse_level
 from lockkit.model.errors import LeaseLost, OpenTransaction
 from lockkit_django.leases.transactions import (
     KEEPER,
@@ -191,12 +191,11 @@ def _level_in_use(connection: Any) -> str:
 
 
 def _take_write_lock(connection: Any, name: str) -> None:
-    """Take SQLite's write lock, by writing ``user_version`` unchanged. One transaction at a time
-    gets it, and only if nothing has changed since its first read. Raises OpenTransaction."""
+    """Take SQLite's write lock. One transaction at a time gets it, and only if nothing has changed
+    since its first read. Raises OpenTransaction."""
     try:
-        (version,) = asked(connection, "PRAGMA user_version")
         with connection.cursor() as cursor:
-            cursor.execute(f"PRAGMA user_version = {int(version)}")
+            cursor.execute(BEGIN_TO_WRITE)
     except OperationalError as error:
         raise OpenTransaction(
             f"the lock {name!r} was asked for inside a transaction that has read before another "

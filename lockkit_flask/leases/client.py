@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from flask import current_app
 
 from lockkit.leases.enclosing import EnclosingClient
-from lockkit.leases.until import Transaction, refuse_level
+from lockkit.leases.until import BEGIN_TO_WRITE, Transaction, refuse_level
 from lockkit.model.errors import ConfigurationError, OpenTransaction
 from lockkit_flask.leases import db_session, request_leases
 
@@ -112,19 +112,17 @@ def _refuse_level(connection: Any, name: str) -> None:
 
 
 def _take_write_lock(connection: Any, name: str) -> None:
-    """Take SQLite's write lock, if a transaction has begun there, by writing ``user_version``
-    unchanged: only one that has read nothing old gets it. Raises OpenTransaction."""
-    from sqlalchemy.exc import DBAPIError
+    """Take SQLite's write lock, if a transaction has begun there: only one that has read nothing
+    old gets it. Raises OpenTransaction."""
+    from sqlalchemy.exc import SQLAlchemyError
 
-    if not connection.connection.driver_connection.in_transaction:  # reads do not begin one
-        return
     try:
-        version = connection.exec_driver_sql("PRAGMA user_version").scalar()
-        connection.exec_driver_sql(f"PRAGMA user_version = {int(version)}")
-    except DBAPIError as error:
+        if connection.connection.driver_connection.in_transaction:  # reads may not begin one
+            connection.exec_driver_sql(BEGIN_TO_WRITE).close()
+    except SQLAlchemyError as error:
         raise OpenTransaction(
             f"the lock {name!r} was asked for inside a transaction that has read before another "
-            f"one committed, or cannot write ({error.orig}): begin it with BEGIN IMMEDIATE, or "
+            f"one committed, or cannot write ({error}): begin it with BEGIN IMMEDIATE, or "
             f"acquire the lock before it",
             name=name,
         ) from error

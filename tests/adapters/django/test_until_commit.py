@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from threading import Timer
 from typing import Any
 from unittest.mock import Mock
 
@@ -494,6 +496,21 @@ def test_sqlite_refuses_a_transaction_that_has_read_before_somebody_committed(
         assert Sale.objects.count() == 1
         sell(using)
     assert Sale.objects.count() == 2
+
+
+@pytest.mark.parametrize("using", ["sqlite"], indirect=True)
+def test_sqlite_waits_for_a_writer_if_the_transaction_has_read_nothing(
+    using: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = connections[using]
+    connection.ensure_connection()
+    monkeypatch.setattr(connection, "transaction_mode", "DEFERRED")
+    writer = sqlite3.connect(connection.settings_dict["NAME"], check_same_thread=False)
+    writer.execute("BEGIN IMMEDIATE")
+    with transaction.atomic(using):
+        Timer(0.3, writer.close).start()
+        sell(using)
+    assert Sale.objects.count() == 1
 
 
 def test_what_it_is_not_for() -> None:
