@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -218,7 +219,8 @@ def project() -> Iterator[None]:
     settings = {
         "ROOT_URLCONF": urls.__name__,
         "MIDDLEWARE": [LOCK_ERRORS],
-        "LOCKKIT": {"default": {"LOCATION": "memory://lock-errors"}},
+        # Each test has a store of its own: in some of them a lease is not released.
+        "LOCKKIT": {"default": {"LOCATION": f"memory://{secrets.token_hex(8)}"}},
     }
     with override_settings(**settings):
         yield
