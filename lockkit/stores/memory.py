@@ -55,7 +55,7 @@ class MemoryStore(Pushed, Fenced, Shared, Reentrant, Buried, Listed, ProcessLoca
             )
         if not store:
             return cls()
-        return _shared.named((store, settings.key_prefix), cls)
+        return _shared.named((cls, store, settings.key_prefix))
 
     def wire(self) -> CallWire:
         return CallWire()
@@ -172,27 +172,29 @@ class _Shared:
     """The stores that have a name. Each is kept as long as somebody uses it."""
 
     def __init__(self) -> None:
-        self._stores = weakref.WeakValueDictionary[tuple[str, str], MemoryStore]()
+        self._stores = weakref.WeakValueDictionary[
+            tuple[type[MemoryStore], str, str], MemoryStore
+        ]()
         process.in_each_process(self._renew_mutex)
 
     def _renew_mutex(self) -> None:
         self._mutex = native.mutex()
 
-    def named(self, name: tuple[str, str], make: Callable[[], MemoryStore]) -> MemoryStore:
+    def named(self, name: tuple[type[MemoryStore], str, str]) -> MemoryStore:
         with self._mutex:
             store = self._stores.get(name)
             if store is None:
-                store = self._stores[name] = make()
+                store = self._stores[name] = name[0]()
             return store
 
     def beside(self, store: MemoryStore) -> dict[str, bool]:
         """The other prefixes in use under the same name, and whether each has locks."""
         with self._mutex:
             known = dict(self._stores)
-        mine = {name for (name, _), found in known.items() if found is store}
+        mine = {name for (_, name, _), found in known.items() if found is store}
         return {
             prefix: found.has_locks
-            for (name, prefix), found in known.items()
+            for (_, name, prefix), found in known.items()
             if name in mine and found is not store and found._fence  # has been used
         }
 

@@ -63,7 +63,8 @@ def test_two_packages_that_offer_the_same_are_no_choice(install: Install) -> Non
     assert "vault_store:Other, vault_store:Store" in str(caught.value)
     client = lockkit.connect("vault://safe", backend="vault_store:Other")
     assert type(client.store).__name__ == "Other"
-    client.close()
+    with client, lockkit.connect("vault://safe", backend="vault_store:Store") as another:
+        assert type(another.store).__name__ == "Store"
 
 
 @pytest.mark.parametrize("offers", ["vault_store:nothing", "vault_store:Gone", "no_such_module:A"])
