@@ -99,6 +99,7 @@ def read_settings(
 
     The default alias gets ``default_location`` if it has no location of its own. ``url``, the
     LOCKKIT_URL of an app's settings, overrides both. The environment variable overrides all three.
+    Options beside a location that is overridden are ignored; options without one are for the URL.
     """
     if mapping is None:
         mapping = {}
@@ -115,8 +116,9 @@ def read_settings(
                 f"LOCKKIT = {{'default': {{{key!r}: …}}}}"
             )
     aliases = {DEFAULT_ALIAS: default_location, **mapping}
-    settings = {a: _read_alias(a, entry, default_location) for a, entry in aliases.items()}
     location = _chosen(environ, url)
+    unsaid = default_location if location is None else location
+    settings = {a: _read_alias(a, entry, unsaid) for a, entry in aliases.items()}
     if location is not None:
         settings[DEFAULT_ALIAS] = _relocated(settings[DEFAULT_ALIAS], location)
     elif mapping and DEFAULT_ALIAS not in mapping:

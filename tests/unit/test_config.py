@@ -77,6 +77,16 @@ def test_the_environment_relocates_the_default_alias_only() -> None:
     assert settings["other"].location == "redis://h/1"
 
 
+@pytest.mark.parametrize("place", ["environ", "url"])
+def test_options_without_a_location_are_for_the_url_that_gives_it(place: str) -> None:
+    mapping = {"default": {"KEY_PREFIX": "shop", "OPTIONS": {"wait_replicas": 1}}}
+    given: Any = {"LOCKKIT_URL": "redis://h/2"} if place == "environ" else "redis://h/2"
+    found = read_settings(mapping, default_location="memory://", **{"environ": {}, place: given})
+    assert found["default"].location == "redis://h/2"
+    assert found["default"].key_prefix == "shop"
+    assert found["default"].options == {"wait_replicas": 1}
+
+
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [
