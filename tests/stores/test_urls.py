@@ -174,6 +174,13 @@ def test_an_error_does_not_show_what_the_url_says(url: str) -> None:
     assert SECRET not in "".join(traceback.format_exception(refused.value))
 
 
+@pytest.mark.parametrize("option", ["read_timeout", "write_timeout", "connect_timeout"])
+def test_a_value_that_the_driver_does_not_take_is_a_wrong_setting(option: str) -> None:
+    refused = pytest.raises(ConfigurationError, match="driver of the lock database does not take")
+    with lockkit.connect(f"mysql+pymysql://h/shop?{option}=0") as client, refused:
+        client.lock("stock:42").acquire()
+
+
 FAMILY = [
     "redis://h/", "rediss://h/", "unix:///run/redis.sock", "redis+sentinel://h1,h2/shop",
     "redis+cluster://h1,h2", "redlock://h1,h2,h3",
