@@ -140,6 +140,8 @@ def _paths(key: str, value: object) -> tuple[re.Pattern[str], ...]:
 
 
 def _pattern(key: str, text: str) -> re.Pattern[str]:
+    if not text:
+        raise ConfigurationError(f"{key} has '', which is every path: write '^/' if you mean that")
     try:
         return re.compile(text)
     except re.error as error:

@@ -439,6 +439,7 @@ def test_a_converter_that_makes_a_bool_makes_no_order_id() -> None:
         {"ORDER_ID": ["header:HTTP_X_ORDER_ID"]},  # so it is called in Django's META only
         {"REQUIRED": 1},
         {"PATHS": ["("]},
+        {"PATHS": [""]},  # as of a variable that was not filled in: every path
         {"PATHS": "^/"},
         {"PATHS": None},
         {"METHODS": ["GET"]},
