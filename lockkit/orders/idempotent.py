@@ -5,10 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, overload
 
+from lockkit.model.checks import Check, check_flag, check_text, optional
 from lockkit.model.errors import ConfigurationError
-from lockkit.orders.visit import OPTIONS, ViewOptions, ordered_by
+from lockkit.model.options import check_options
+from lockkit.orders.order import IdSource
+from lockkit.orders.visit import OPTIONS, ViewOptions
 
 V = TypeVar("V", bound=Callable[..., Any])
+
+CHECKS: dict[str, Check] = {
+    "required": optional(check_flag),
+    "using": optional(check_text),
+    "atomic": check_flag,
+}
+"""For each option but ``order_id``."""
+
+
+def ordered_by(
+    where: str, known: Iterable[str], /, order_id: str | None = None, **options: Any
+) -> ViewOptions:
+    """The options that the arguments of ``@idempotent`` make. Raises ConfigurationError for a wrong
+    one, and for one that is not ``known``."""
+    check_options(where, options, known)
+    for option, value in options.items():
+        CHECKS[option](f"{option} of {where}", value)
+    sources = None if order_id is None else (IdSource.parse(order_id, where=where),)
+    return ViewOptions(sources=sources, inside=True, **options)
 
 
 class Idempotent:

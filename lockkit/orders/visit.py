@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockkit.model.errors import ConfigurationError
 from lockkit.model.log import log
-from lockkit.model.options import check_options
 from lockkit.orders import refusals
 from lockkit.orders.decisions import REPLAYED_HEADER, news_of
 from lockkit.orders.forgery import with_token
@@ -54,16 +53,6 @@ class ViewOptions(NamedTuple):
 
 CHUNK = 65536  # bytes of a file that are read at a time
 NO_OPTIONS = ViewOptions()
-
-
-def ordered_by(
-    where: str, known: Iterable[str], /, order_id: str | None = None, **options: Any
-) -> ViewOptions:
-    """The options that the arguments of ``@idempotent`` make. Raises ConfigurationError for a wrong
-    ``order_id``, and for an option that is not ``known``."""
-    check_options(where, options, known)
-    sources = None if order_id is None else (IdSource.parse(order_id, where=where),)
-    return ViewOptions(sources=sources, inside=True, **options)
 
 
 def options_in(places: Iterable[Any]) -> ViewOptions:

@@ -20,9 +20,9 @@ from lockkit.leases.lease import result_of, value
 from lockkit.model.errors import ConfigurationError
 from lockkit.orders import gate
 from lockkit.orders.gate import OrderStopped, Runner
-from lockkit.orders.idempotent import Idempotent
+from lockkit.orders.idempotent import Idempotent, ordered_by
 from lockkit.orders.settings import SAFE_METHODS
-from lockkit.orders.visit import OPTIONS, ViewOptions, options_in, ordered_by
+from lockkit.orders.visit import OPTIONS, ViewOptions, options_in
 from lockkit_django.leases.transactions import sparing_tests, user_blocks
 from lockkit_django.orders.open_order import MIDDLEWARE_RUNNER
 from lockkit_django.orders.visit import LOOP, THREAD, Visit, entered, in_thread, open_order

@@ -71,6 +71,20 @@ def test_options_of_a_class_are_told_by_it() -> None:
 
 
 @pytest.mark.parametrize(
+    "option", [{"required": 0}, {"required": ""}, {"atomic": None}, {"using": ""}, {"using": 3}]
+)
+def test_a_wrong_option_of_an_order_is_refused_at_once(option: dict[str, Any]) -> None:
+    class Orders(IdempotentMixin, APIView):
+        order_options = option
+
+    named = f"{next(iter(option))} of"
+    with pytest.raises(ConfigurationError, match=f"^{named} Orders is"):
+        Orders.as_view()
+    with pytest.raises(ConfigurationError, match=f"^{named} @idempotent is"):
+        idempotent(**option)
+
+
+@pytest.mark.parametrize(
     "decorator",
     [lock_view("stock:{sku}"), idempotent, idempotent(required=True), locked("stock:{sku}")],
 )
