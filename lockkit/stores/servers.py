@@ -9,7 +9,7 @@ from contextlib import suppress
 from traceback import walk_tb
 from typing import Any, Final
 
-from lockkit.model.errors import BackendUnavailable, StoreRefused
+from lockkit.model.errors import BackendUnavailable, ConfigurationError, StoreRefused
 
 POSTGRESQL_REFUSED: Final = ("28", "3D000", "42501", "25006")
 """Beginnings of the codes of refusals: authorization, a missing database or permission, a
@@ -94,6 +94,11 @@ def current(password: object) -> Any:
         if is_interrupt(error):
             raise
         raise BackendUnavailable("the function in OPTIONS['password'] has failed") from error
+
+
+def said_twice(place: str) -> ConfigurationError:
+    """The error for a password in a URL that would be ignored, because OPTIONS has one too."""
+    return ConfigurationError(f"{place} and its OPTIONS both say a password: say it in one of them")
 
 
 def first_line(error: BaseException) -> str:

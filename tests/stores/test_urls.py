@@ -181,6 +181,30 @@ def test_a_value_that_the_driver_does_not_take_is_a_wrong_setting(option: str) -
         client.lock("stock:42").acquire()
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://shop:{}@h/shop",
+        "postgresql://shop:{}@h/shop?mode=advisory",
+        "postgresql://h/shop?password={}",
+        "postgresql://h/shop?mode=row&password={}",
+        "mysql://h/shop?passwd={}",
+        "mysql://shop:{}@h/shop",
+        "mysql://shop:{}@h/shop?mode=row",
+        "redis://:{}@h",
+        "redis+sentinel://:{}@h/shop",
+        "redis+cluster://:{}@h",
+        "redlock://:{}@h1,h2,h3",
+        "zookeeper://shop:{}@h",
+    ],
+)
+def test_a_password_is_said_once(url: str) -> None:
+    """Nobody could tell which one is used."""
+    with pytest.raises(ConfigurationError, match="password") as refused:
+        lockkit.connect(url.format(SECRET), options={"password": "another"})
+    assert SECRET not in "".join(traceback.format_exception(refused.value))
+
+
 FAMILY = [
     "redis://h/", "rediss://h/", "unix:///run/redis.sock", "redis+sentinel://h1,h2/shop",
     "redis+cluster://h1,h2", "redlock://h1,h2,h3",

@@ -19,7 +19,7 @@ from lockkit.model.clock import now
 from lockkit.model.errors import BackendUnavailable, OutcomeUnknown
 from lockkit.model.types import Grant, Release, Request
 from lockkit.stores.contract import Direct
-from lockkit.stores.servers import current
+from lockkit.stores.servers import current, said_twice
 from lockkit.stores.sessions.connection import (
     DEADLOCKS,
     Connection,
@@ -60,6 +60,8 @@ class Attempts(Direct):
     def from_settings(cls, settings: AliasSettings) -> Self:
         options = said(settings)
         arguments = cls._arguments(settings, options)
+        if options.password is not None and arguments.get("password"):
+            raise said_twice(settings.place)
 
         def with_password() -> dict[str, object]:
             if options.password is None:

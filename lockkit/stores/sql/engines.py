@@ -10,7 +10,7 @@ from lockkit.model.checks import check_password, near_option
 from lockkit.model.errors import ConfigurationError, DriverMissing
 from lockkit.model.settings import AliasSettings
 from lockkit.stores import tls
-from lockkit.stores.servers import current
+from lockkit.stores.servers import current, said_twice
 
 if TYPE_CHECKING:
     import sqlalchemy
@@ -181,10 +181,9 @@ def _give_password(engine: sqlalchemy.Engine, settings: AliasSettings) -> None:
     if password is None:
         return
     check_password(f"OPTIONS['password'] of {settings.title}", password)
-    if engine.url.password is not None:
-        raise ConfigurationError(
-            f"{settings.place} and its OPTIONS both say a password: say it in one of them"
-        )
+    url = engine.url
+    if url.password is not None or not url.query.keys().isdisjoint({"password", "passwd"}):
+        raise said_twice(settings.place)
     from sqlalchemy import event
 
     @event.listens_for(engine, "do_connect")

@@ -23,7 +23,7 @@ from lockkit.model.errors import ConfigurationError
 from lockkit.model.settings import AliasSettings
 from lockkit.stores import tls
 from lockkit.stores.contract import reject_unknown_options
-from lockkit.stores.servers import current
+from lockkit.stores.servers import current, said_twice
 
 CONNECT_TIMEOUT = 2.0
 REQUEST_TIMEOUT = 5.0
@@ -95,6 +95,8 @@ class Configuration:
             )
         if login is not None:
             user, _, password = login.partition(":")
+            if password and "password" in options:
+                raise said_twice(self.place)
             return unquote(user), options.get("password", unquote(password))
         if "password" in options and "username" not in options:
             raise ConfigurationError(f"the password of {self.title} needs a username")
