@@ -139,8 +139,7 @@ class HeldLock:
         from lockkit.model.errors import LockHeld
         from lockkit.model.types import Busy, Grant, Owner
 
-        self._store = client.store
-        self._perform, self._close = _performer(client)
+        self._store, self._perform, self._close = _performer(client)
         self._request = request
         self.name = name = request.name
         with ExitStack() as failed:
@@ -172,16 +171,19 @@ class HeldLock:
         self.release()
 
 
-def _performer(client: _Client) -> tuple[Callable[[Any], Any], Callable[[], object]]:
-    """What performs steps, and what is to be called after the last one. Over the client's own wire,
-    if that is blocking: one of ours may have a session of its own (ZooKeeper)."""
+def _performer(client: _Client) -> tuple[Any, Callable[[Any], Any], Callable[[], object]]:
+    """The store, what performs its steps, and what is to be called after the last one. Over the
+    client's own wire, if that is blocking: one of ours may have a session of its own (ZooKeeper).
+    What an asyncio client has is not closed: a store that it does not share is made and closed."""
     from lockkit.leases.client import LockClient
     from lockkit.runtime.run import run
 
     if isinstance(client, LockClient):
-        return client.perform, lambda: None
-    wire = client.store.wire()
-    return lambda step: run(step, wire), wire.close
+        return client.store, client.perform, lambda: None
+    store = client.store.for_asyncio()
+    wire = store.wire()
+    close = wire.close if store is not client.store else lambda: None
+    return store, lambda step: run(step, wire), close
 
 
 def _request(client: _Client, name: str, kind: str, permits: int | None) -> Request:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from places import ROOT
 
+import lockkit
+import lockkit.aio
+from lockkit.testing.plugin import HoldLock
 from lockkit.testing.servers import ZooKeeperServer
 
 pytest_plugins = ["pytester"]
@@ -129,6 +132,19 @@ def test_what_was_held_has_no_session_of_its_own(project: pytest.Pytester) -> No
             """
         )
         passes(project, 3)
+
+
+@pytest.mark.parametrize("store", ["", "postgres_url"], ids=["a file of SQLite's own", "sessions"])
+async def test_what_was_held_ends_nothing_of_an_asyncio_client(
+    store: str, hold_lock: HoldLock, request: pytest.FixtureRequest
+) -> None:
+    url = f"{request.getfixturevalue(store)}?mode=advisory" if store else "sqlalchemy+sqlite://"
+    async with lockkit.aio.connect(url) as client, client.lock("stock:1"):
+        with hold_lock("stock:2", client=client):
+            with pytest.raises(lockkit.LockHeld):
+                hold_lock("stock:1", client=client)
+            assert await client.lock("stock:2").try_acquire() is None
+        assert await client.lock("stock:1").try_acquire() is None
 
 
 def test_nothing_is_left_of_a_decorated_function(project: pytest.Pytester) -> None:
