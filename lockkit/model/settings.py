@@ -99,7 +99,8 @@ def read_settings(
 
     The default alias gets ``default_location`` if it has no location of its own. ``url``, the
     LOCKKIT_URL of an app's settings, overrides both. The environment variable overrides all three.
-    Options beside a location that is overridden are ignored; options without one are for the URL.
+    Options beside a location that is overridden are ignored. Options without one are for the app's
+    URL, or else for that of the environment, but not for ``memory://``, which has none.
     """
     if mapping is None:
         mapping = {}
@@ -117,7 +118,9 @@ def read_settings(
             )
     aliases = {DEFAULT_ALIAS: default_location, **mapping}
     location = _chosen(environ, url)
-    unsaid = default_location if location is None else location
+    unsaid = default_location
+    if location is not None and not location.startswith("memory:"):
+        unsaid = url if url and isinstance(url, str) else location
     settings = {a: _read_alias(a, entry, unsaid) for a, entry in aliases.items()}
     if location is not None:
         settings[DEFAULT_ALIAS] = _relocated(settings[DEFAULT_ALIAS], location)

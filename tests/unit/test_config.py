@@ -88,6 +88,23 @@ def test_options_without_a_location_are_for_the_url_that_gives_it(place: str) ->
 
 
 @pytest.mark.parametrize(
+    ("url", "variable"),
+    [
+        (None, "memory://tests"),
+        ("memory://tests", None),
+        ("redis://h/2", "memory://tests"),
+        ("redis://prod/0", "redis://staging/0"),  # a password is not for another server
+    ],
+)
+def test_and_for_no_other(url: str | None, variable: str | None) -> None:
+    environ = {} if variable is None else {"LOCKKIT_URL": variable}
+    mapping = {"default": {"OPTIONS": {"password": "of the app's"}}}
+    found = read_settings(mapping, default_location="memory://", environ=environ, url=url)
+    assert found["default"].location == (variable or url)
+    assert found["default"].options == {}
+
+
+@pytest.mark.parametrize(
     ("mapping", "message"),
     [
         ("redis://h", r"as in LOCKKIT = \{'default': 'redis://127.0.0.1:6379/0'\}"),
