@@ -176,9 +176,8 @@ def test_an_error_does_not_show_what_the_url_says(url: str) -> None:
 
 @pytest.mark.parametrize("option", ["read_timeout", "write_timeout", "connect_timeout"])
 def test_a_value_that_the_driver_does_not_take_is_a_wrong_setting(option: str) -> None:
-    refused = pytest.raises(ConfigurationError, match="driver of the lock database does not take")
-    with lockkit.connect(f"mysql+pymysql://h/shop?{option}=0") as client, refused:
-        client.lock("stock:42").acquire()
+    with pytest.raises(ConfigurationError, match=f"^{option} of the URL must be 1 second or more"):
+        lockkit.connect(f"mysql+pymysql://h/shop?{option}=0")
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ class EngineConnector(Connector):
             raise
         except UnicodeError:
             raise cannot_send() from None
-        except (self._failure, module.Error, RuntimeError, OSError, TypeError, ValueError) as error:
+        except (self._failure, module.Error, RuntimeError, OSError, TypeError) as error:
             raise_unless_of_connecting(error)
             raise self._vendor.no_connection(getattr(error, "orig", None) or error) from error
         return connected(made.dbapi_connection, module, self._vendor, REMEDY)

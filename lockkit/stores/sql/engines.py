@@ -45,6 +45,9 @@ server has sent its greeting. Without these timeouts, a driver would wait withou
 greeting of a server that sends none."""
 
 
+PYMYSQL_TIMES: Final = ("connect_timeout", "read_timeout", "write_timeout")
+
+
 def engine_of(settings: AliasSettings) -> sqlalchemy.Engine:
     """The engine in OPTIONS, or a new one for the URL; no I/O. OPTIONS: ``engine``; or, with a URL,
     ``password``, a string, or a function that is called for each new connection. Raises
@@ -154,6 +157,10 @@ def _check_query(engine: sqlalchemy.Engine, settings: AliasSettings) -> None:
     """Raise ConfigurationError for an option that the driver does not know. The driver itself would
     complain only when it connects, and the server would seem to be down."""
     _, arguments = engine.dialect.create_connect_args(engine.url)
+    if engine.driver == "pymysql":
+        for option in PYMYSQL_TIMES:
+            if arguments.get(option, 1) <= 0:  # PyMySQL says so at the first lock
+                raise ConfigurationError(f"{option} of {settings.place} must be 1 second or more")
     known = _known(engine.driver)
     if known and not known.issuperset(arguments):
         raise ConfigurationError(

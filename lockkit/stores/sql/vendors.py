@@ -102,7 +102,7 @@ class Vendor(ABC):
     def no_connection(self, error: BaseException) -> LockError:
         """The error to raise if no connection is made. It shows what a driver says, but no text
         that may be the application's own, such as the URL of a request for a token."""
-        if isinstance(error, TypeError | ValueError):  # of a driver whose options are not known
+        if isinstance(error, TypeError):  # of a driver whose options are not known beforehand
             return ConfigurationError("the driver of the lock database does not take its options")
         text = first_line(error)
         if isinstance(error, OSError):
