@@ -1,7 +1,7 @@
 """``memory://``: locks within this process. For tests, and for threads of one process.
 
 Every client of plain ``memory://`` has a store of its own; all clients of ``memory://some-name``
-with one key prefix share theirs, as they would share a server.
+with one key prefix and one class share theirs, as they would share a server.
 """
 
 from __future__ import annotations
@@ -191,11 +191,11 @@ class _Shared:
         """The other prefixes in use under the same name, and whether each has locks."""
         with self._mutex:
             known = dict(self._stores)
-        mine = {name for (_, name, _), found in known.items() if found is store}
+        mine = {key[:2] for key, found in known.items() if found is store}
         return {
-            prefix: found.has_locks
-            for (_, name, prefix), found in known.items()
-            if name in mine and found is not store and found._fence  # has been used
+            key[2]: found.has_locks
+            for key, found in known.items()
+            if key[:2] in mine and found is not store and found._fence  # has been used
         }
 
 

@@ -65,6 +65,8 @@ def test_two_packages_that_offer_the_same_are_no_choice(install: Install) -> Non
     assert type(client.store).__name__ == "Other"
     with client, lockkit.connect("vault://safe", backend="vault_store:Store") as another:
         assert type(another.store).__name__ == "Store"
+        assert another.lock("stock:42").acquire().release()
+        assert client.perform(client.store.prefixes()) == {}
 
 
 @pytest.mark.parametrize("offers", ["vault_store:nothing", "vault_store:Gone", "no_such_module:A"])
