@@ -763,11 +763,15 @@ def test_the_password_is_asked_for_each_new_connection(
         assert len(asked) == 2
 
 
+@pytest.mark.parametrize("knows", [True, False], ids=["psycopg 3.2", "psycopg 3.1"])
 def test_also_for_the_one_that_cancels_a_statement(
-    connect: Connect, server: SessionServer, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, server: SessionServer, knows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A libpq before 17 and PyMySQL need it: the password may have changed meanwhile."""
-    monkeypatch.setattr(psycopg.capabilities, "has_cancel_safe", lambda: False)
+    if knows:
+        monkeypatch.setattr(psycopg.capabilities, "has_cancel_safe", lambda: False)
+    else:
+        monkeypatch.delattr(psycopg, "capabilities")
     asked = []
 
     def password() -> str:

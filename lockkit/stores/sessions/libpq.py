@@ -156,7 +156,8 @@ class PostgresConnection(Connection):
 
     def cancel(self) -> None:
         try:
-            if psycopg.capabilities.has_cancel_safe():
+            known = getattr(psycopg, "capabilities", None)  # from psycopg 3.2 on
+            if known is not None and known.has_cancel_safe():
                 self._driver.cancel_safe(timeout=CANCEL_SECONDS)
             else:
                 self._cancel_by_another()
