@@ -47,7 +47,7 @@ from lockkit.model.errors import (
 )
 from lockkit.model.types import Busy, Gone, Grant, LockState, Mode, Release, Request
 from lockkit.stores.zookeeper import listing, requests
-from lockkit.stores.zookeeper.failures import told
+from lockkit.stores.zookeeper.failures import told, unreachable
 from lockkit.stores.zookeeper.handler import Handler
 from lockkit.stores.zookeeper.nodes import guid_of
 from lockkit.stores.zookeeper.requests import Reply, join
@@ -1477,7 +1477,7 @@ def test_certificates_are_read_for_each_connection(server: ZooKeeperServer, url:
             certificate.rename(certificate.with_suffix(".away"))
             end.cut()
             session = next(iter(client._wire._sessions.values()))
-            eventually(lambda: "cannot be read" in str(session._handler.reason))
+            eventually(lambda: "cannot be read" in str(unreachable(session._handler.reason)))
             certificate.with_suffix(".away").rename(certificate)
             assert client.lock("other").acquire().release()
             assert lease.release()

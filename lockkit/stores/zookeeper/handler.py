@@ -242,7 +242,7 @@ def _wrapped(
     except BaseException as error:
         plain.close()
         if isinstance(error, ConfigurationError):  # a file is missing, while it is replaced
-            raise OSError(str(error)) from error
+            raise OSError(0, str(error)) from error
         raise
 
 
