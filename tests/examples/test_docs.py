@@ -16,6 +16,7 @@ from places import ROOT
 
 import lockkit.testing.conformance
 import lockkit_django
+from lockkit.stores.registry import SCHEMES
 
 PAGES = ROOT / "docs"
 
@@ -29,6 +30,20 @@ def test_every_block_runs(page: str) -> None:
     for block in blocks:
         exec(compile(block, page, "exec"), names)
     names["locks"].close()
+
+
+SAME = {"mysql": "mariadb", "rediss+sentinel": "redis+sentinel", "rediss+cluster": "redis+cluster"}
+"""Schemes of the same store, with other words before the hosts."""
+
+
+def test_every_store_is_shown_by_a_block() -> None:
+    """That they run is for the tests of each page."""
+    texts = [page.read_text() for page in PAGES.glob("*.md")]
+    found = [re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE) for text in texts]
+    shown = "".join(block for blocks in found for block in blocks)
+    for scheme, _, query in (key.partition("?") for key in SCHEMES):
+        assert f'"{SAME.get(scheme, scheme)}://' in shown
+        assert query in shown
 
 
 def test_fenced_writes(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from lockkit.model.types import Busy, Grant, Mode, Release
 from lockkit.stores.sessions import pymysql_connection
 from lockkit.stores.sessions.attempts import route_of
 from lockkit.stores.sql import create_table, engines
-from lockkit.stores.sql.connector import Connection
+from lockkit.stores.sql.connector import Connection, Missed
 from lockkit.stores.sql.dialect import load_dialect
 from lockkit.stores.sql.vendors import MySQL
 from lockkit.testing.conformance.base import eventually
@@ -142,6 +142,12 @@ def test_what_a_lost_connection_leaves_unknown(code: int) -> None:
     error = pymysql.OperationalError(code, "words")
     assert type(pymysql_connection.no_connection(error)) is BackendUnavailable
     assert type(MySQL().failure(error, "UPDATE", "")) is OutcomeUnknown
+
+
+@pytest.mark.parametrize("code", [1020, 1205, 1213, 3101])
+def test_what_only_came_at_a_bad_moment_is_tried_again(code: int) -> None:
+    """A deadlock, say, or a conflict in a cluster."""
+    assert type(MySQL().failure(pymysql.OperationalError(code, "words"), "UPDATE", "")) is Missed
 
 
 def test_names_that_collations_hold_for_the_same(locks: Locks, url: str) -> None:

@@ -18,7 +18,8 @@ from silent_sessions import SilencingProxy, assert_given_up
 import lockkit
 from lockkit.model.errors import StoreRefused
 from lockkit.stores.sql import create_table, guard
-from lockkit.stores.sql.connector import Connection
+from lockkit.stores.sql.connector import Connection, Missed
+from lockkit.stores.sql.vendors import PostgreSQL
 from lockkit.testing.conformance.base import eventually
 from lockkit.testing.servers import PostgresServer
 
@@ -211,6 +212,13 @@ def test_a_step_that_takes_too_long_leaves_nothing_waiting_in_the_server(
         client.close()
         if psycopg.capabilities.has_cancel_safe():  # else docs/tables.md tells the limit
             eventually(lambda: not waits(admin))
+
+
+@pytest.mark.parametrize(
+    "kind", [psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure]
+)
+def test_what_only_came_at_a_bad_moment_is_tried_again(kind: type[psycopg.Error]) -> None:
+    assert issubclass(type(PostgreSQL().failure(kind("words"), "UPDATE", "")), Missed)
 
 
 def test_a_step_that_takes_too_long_is_an_error_of_ours_with_psycopg_3_1(
