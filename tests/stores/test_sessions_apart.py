@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 import weakref
@@ -177,6 +178,42 @@ def each_has_one_waiter(places: Sequence[tuple[SessionServer, str]]) -> None:
         for lease, waiter in waiting:
             assert lease.release()
             waiter.result(SOON)
+
+
+@pytest.fixture
+def users(server: SessionServer) -> Iterator[list[str]]:
+    """The URLs of two users who do not see one another's sessions, and of one who sees all."""
+    names = ["web", "worker"]
+    tables = "lockkit_row" if "postgres" in server.url else f"{server.database}.*"
+    for name in names:
+        server.execute(f"create user {name}")
+        server.execute(f"grant select, insert, update, delete on {tables} to {name}")
+    yield [re.sub("//[a-z]*@", f"//{name}@", server.url) for name in names] + [server.url]
+    for name in names:
+        server.execute(f"revoke select, insert, update, delete on {tables} from {name}")
+        server.execute(f"drop user {name}")
+
+
+@pytest.mark.parametrize(
+    "server", [ROW, GET_LOCK, MARIADB_ROW], indirect=True, ids=lambda k: k.name
+)
+def test_waiters_of_users_who_cannot_be_seen_do_not_count(
+    server: SessionServer, users: list[str]
+) -> None:
+    web, worker, anybody = users
+    with ThreadPoolExecutor() as threads, lockkit.connect(web, ttl=LONG) as client:
+        lease = client.lock("a").acquire()
+        waiter = joined(client, server, threads)
+        for url, error in (
+            (web, lockkit.TooManyWaiters),
+            (worker, lockkit.AcquireTimeout),
+            (anybody, lockkit.TooManyWaiters),
+        ):
+            with lockkit.connect(url, max_queue=1) as other, pytest.raises(error) as refused:
+                other.lock("a").acquire(timeout=0.1)
+            assert type(refused.value) is error
+        assert lease.release()
+        waiter.result(SOON)
 
 
 def joined(
