@@ -118,8 +118,8 @@ class Works:
             )
             assert not waiting.done(), waiting.result()
             began = now()
-            holder.release()
         finally:
+            holder.release()
             waiting.result(PATIENT).release()
         return now() - began
 

@@ -764,7 +764,8 @@ def test_a_node_that_nobody_asks_for_goes_though_the_connection_breaks(
         faults = [proxy.delay_requests(matching=asked) for _ in range(2)]
         give_up(store, request)
         for fault in faults:
-            assert fault.arrived.wait(SOON)
+            came = fault.arrived.wait(SOON)
+            assert came, (session.kazoo.client_state, tree.get_children("/lockkit/locks"))
             proxy.cut()
             fault.release()  # into a connection that is closed: it never arrives
         eventually(lambda: tree.get_children("/lockkit/locks") == [])
