@@ -131,7 +131,7 @@ def other_layout(version: bytes) -> LockError:
         return damaged_record("its bucket")
     return LayoutMismatch(
         f"the store has lockkit's layout {version.decode()[:9]}, this release speaks "
-        f"{VERSION.decode()}: use the same release everywhere, or another KEY_PREFIX"
+        f"{VERSION.decode()}: use the same release everywhere"
     )
 
 
