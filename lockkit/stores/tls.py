@@ -35,15 +35,17 @@ FILES: Final = ("ssl_ca", "ssl_capath", "ssl_cert", "ssl_key")
 CAS: Final = {"ca", "capath"}
 
 REMEDY: Final = (
-    "; a server on another host must prove who it is. In the URL, sslrootcert=FILE (PostgreSQL) "
-    "or ssl_ca=FILE (MySQL, MariaDB) names the authority to trust; where the network is yours, "
-    "sslmode=disable or ssl_mode=DISABLED does without TLS"
+    "; a server on another host must prove who it is. In the URL, or where the options of its "
+    "driver are, sslrootcert=FILE (PostgreSQL) or ssl_ca=FILE (MySQL, MariaDB) names the authority "
+    "to trust; where the network is yours, sslmode=disable or ssl_mode=DISABLED does without TLS"
 )
+OF_TLS: Final = r"certificate|\[SSL|SSL error|SSL connection|SSL is required|support SSL"
+"""In the words of drivers; not those about a connection that broke, or that pg_hba.conf refuses."""
 
 
 def remedy(text: str) -> str:
     """A hint to add to a driver's words about TLS."""
-    return REMEDY if "ssl" in text.lower() or "certificate" in text.lower() else ""
+    return REMEDY if re.search(OF_TLS, text) else ""
 
 
 def is_here(host: str) -> bool:
@@ -98,8 +100,8 @@ def _for_mysqlclient(mode: str, files: dict[str, str], where: str) -> dict[str, 
     if mode == "REQUIRED":  # MariaDB's library goes on in plain text
         raise ConfigurationError(
             f"{where} says ssl_mode=REQUIRED, but mysqlclient goes on without TLS "
-            "if the server, or somebody in between, says that it has none: name the authority to "
-            "trust as ssl_ca=FILE, or use PyMySQL"
+            "if the server, or somebody in between, says that it has none: say ssl_ca=FILE, the "
+            "authority to trust, in its place, or use PyMySQL"
         )
     if mode == "DISABLED":
         return {"ssl_mode": mode}

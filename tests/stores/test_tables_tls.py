@@ -20,7 +20,7 @@ import sqlalchemy
 
 import lockkit
 from lockkit.model.errors import ConfigurationError
-from lockkit.stores.tls import for_libpq, for_mysql
+from lockkit.stores.tls import for_libpq, for_mysql, remedy
 from lockkit.testing.servers import MariaDBServer, PostgresServer
 
 ELSEWHERE = "@0.0.0.0"
@@ -218,6 +218,24 @@ def test_a_server_that_speaks_no_tls(
     ):
         with pytest.raises(lockkit.BackendUnavailable, match=plain):
             lock(f"{url.replace('@127.0.0.1', ELSEWHERE)}?{mode}")
+
+
+@pytest.mark.parametrize(
+    ("text", "helps"),
+    [
+        ("SSL error: certificate verify failed", True),
+        ('root certificate file "/x/root.crt" does not exist', True),
+        ("server does not support SSL, but SSL was required", True),
+        ("[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1000)", True),
+        ("TLS/SSL error: SSL is required, but the server does not support it", True),
+        ("SSL connection error: error:0A000086", True),
+        ('no pg_hba.conf entry for host "10.0.0.7", user "shop", SSL encryption', False),
+        ("SSL SYSCALL error: EOF detected", False),
+        ("connection to server at 'ssl-db.example' failed: Connection refused", False),
+    ],
+)
+def test_the_hint_about_authorities_is_for_those_whom_it_helps(text: str, helps: bool) -> None:
+    assert bool(remedy(text)) is helps
 
 
 @by_mode
