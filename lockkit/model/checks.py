@@ -154,7 +154,8 @@ def check_password(key: str, value: object) -> str | Callable[[], object]:
 def check_path(key: str, value: object) -> object:
     if isinstance(value, str) or hasattr(value, "__fspath__"):
         return value
-    raise wrong(key, value, "the path of a file")
+    # Not shown: it may be what is in the file.
+    raise wrong(key, Unshown(), f"the path of a file, not of type {type(value).__name__}")
 
 
 def check_location(key: str, value: object) -> object:

@@ -174,6 +174,21 @@ def test_an_error_does_not_show_what_the_url_says(url: str) -> None:
     assert SECRET not in "".join(traceback.format_exception(refused.value))
 
 
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("zookeeper://h", {"username": f"shop:{SECRET}"}),
+        ("zookeeper://h", {"username": "shop", "acl": ("digest", f"shop:{SECRET}")}),
+        ("zookeeper://h", {"ssl": True, "ssl_keyfile": SECRET.encode()}),
+        ("rediss://h", {"ssl_certfile": "/x", "ssl_keyfile": SECRET.encode()}),
+    ],
+)
+def test_nor_what_options_say(url: str, options: dict[str, object]) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        lockkit.connect(url, options=options)
+    assert SECRET not in "".join(traceback.format_exception(refused.value))
+
+
 @pytest.mark.parametrize("option", ["read_timeout", "write_timeout", "connect_timeout"])
 def test_a_value_that_the_driver_does_not_take_is_a_wrong_setting(option: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^{option} of the URL must be 1 second or more"):

@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 from lockkit.model.checks import (
+    Unshown,
     check_flag,
     check_password,
     check_path,
@@ -153,14 +154,14 @@ def checked_options(settings: AliasSettings) -> dict[str, Any]:
 
 def _user(key: str, value: object) -> None:
     if not (isinstance(value, str) and value and ":" not in value):
-        raise wrong(key, value, "the name of a user, without a colon")
+        raise wrong(key, Unshown(), "the name of a user, without a colon and a password")
 
 
 def _acl(key: str, value: object) -> None:
     if isinstance(value, str):
         one_of(*ACLS)(key, value)
     elif not (isinstance(value, Sequence) and value and all(isinstance(a, ACL) for a in value)):
-        raise wrong(key, value, f"one of {', '.join(ACLS)}, or a list of kazoo.security.ACL")
+        raise wrong(key, Unshown(), f"one of {', '.join(ACLS)}, or a list of kazoo.security.ACL")
 
 
 def _base(key: str, value: object) -> None:
