@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 InAtomic: TypeAlias = Literal["refuse", "allow"]
 Until: TypeAlias = Literal["commit"]
 
+WAYS_OUT = "until='commit'; in_atomic='allow' is for a lock that protects nothing in a database"
+"""The end of an error text about a lock that is asked for inside a transaction."""
+
 WRITES = """SELECT pg_current_xact_id_if_assigned() IS NOT NULL OR EXISTS (
 SELECT FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'relation'
 AND mode NOT IN ('AccessShareLock', 'SIReadLock')
@@ -62,7 +65,7 @@ def only_blocking(until: object) -> None:
     if until is not None:
         raise ConfigurationError(
             "until='commit' is for the blocking client: take the lock with locks[…] in the "
-            "function that has the transaction, which sync_to_async runs"
+            "blocking function that has the transaction"
         )
 
 

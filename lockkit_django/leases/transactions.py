@@ -30,7 +30,7 @@ from django.core.signals import request_started
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from lockkit.leases.until import WRITES
+from lockkit.leases.until import WAYS_OUT, WRITES
 from lockkit.model.errors import ConfigurationError, OpenTransaction
 
 NOTED = "_lockkit_noted"
@@ -84,8 +84,7 @@ def refuse_open_transactions(name: str) -> None:
             raise OpenTransaction(
                 f"the lock {name!r} was asked for inside {opened_by} on the database "
                 f"{connection.alias!r}: it would be released before that commits. {instead}, or "
-                f"hold it until that COMMIT: until='commit'; in_atomic='allow' is for a lock that "
-                f"protects nothing in a database",
+                f"hold it until that COMMIT: {WAYS_OUT}",
                 name=name,
             )
         _end_read_transaction(connection, name)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from flask import appcontext_pushed, current_app, has_app_context
 
-from lockkit.leases.until import WRITES
+from lockkit.leases.until import WAYS_OUT, WRITES
 from lockkit.model.errors import OpenTransaction
 from lockkit_flask.leases.notes import locks_rows, note, noted_in
 
@@ -139,8 +139,7 @@ def end_read(name: str | None = None) -> None:
             f"{what} while the transaction of an order is open: it would be released before the "
             f"order commits. Have @lock_view on the view function itself, or below decorators that "
             f"use functools.wraps: then it is taken before the transaction begins. Or hold it "
-            f"until that COMMIT: until='commit'; in_atomic='allow' is for a lock that protects "
-            f"nothing in a database",
+            f"until that COMMIT: {WAYS_OUT}",
             name=name,
         )
     if (session := current_session()) is None:
@@ -153,10 +152,10 @@ def end_read(name: str | None = None) -> None:
             name=name,
         )
     if why := is_to_stay(session):
+        or_wait = f", or hold the lock until the COMMIT: {WAYS_OUT}"
         raise OpenTransaction(
             f"{what} while db.session {why}: it would be released before others can see what is "
-            f"changed. Commit or roll back first, or hold the lock until the COMMIT: "
-            f"until='commit'; in_atomic='allow' is for a lock that protects nothing in a database",
+            f"changed. Commit or roll back first{or_wait * (name is not None)}",
             name=name,
         )
     end_if_begun(session)

@@ -27,7 +27,7 @@ from flask_project import Order, db, put
 from flask_project.hooks import permission_required
 from werkzeug.routing import BaseConverter
 
-from lockkit.model.errors import ConfigurationError
+from lockkit.model.errors import ConfigurationError, OpenTransaction
 from lockkit.orders.rows import TABLE as TABLE_NAME
 from lockkit_flask import LockKit, current_lease, idempotent, lock_view
 from lockkit_flask.state import app_locks
@@ -624,6 +624,17 @@ def test_a_body_that_a_hook_has_consumed_is_an_error(
     with pytest.raises(ConfigurationError, match=r"request\.get_data\(\)"):
         shop.test_client().post("/sell", headers=A_1, content_type=kind, data=b'{"id": "A-1"}')
     assert sold(shop) == 0
+
+
+def test_what_is_pending_before_an_order_is_an_error_that_says_what_helps(
+    make_shop: Callable[..., Flask],
+) -> None:
+    """Orders have none of the ways out that locks have."""
+    shop = make_shop(TESTING=True)
+    shop.before_request(lambda: db.session.add(Order(name="pending")))
+    shop.add_url_rule("/sell", view_func=sell, methods=["POST"])
+    with pytest.raises(OpenTransaction, match=r"Commit or roll back first$"):
+        post(shop, "/sell")
 
 
 def test_an_empty_form_is_no_error(shop: Flask) -> None:
