@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 OWN = (
     ": that is this thread or task itself (or one with the same name), so waiting would never end. "
-    "Use the lease it already has (in a view, that of lock_view), or make both locks reentrant: "
-    'reentrant=True, and kind="reentrant" of lock_view'
+    "Use the lease it already has (in a view, that of lock_view; with @locked, lease_as), or make "
+    'both locks reentrant: reentrant=True of lock(), and kind="reentrant" of lock_view'
 )
 
 OWN_VIEW = (

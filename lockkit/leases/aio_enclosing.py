@@ -66,8 +66,8 @@ class AsyncEnclosingLease(AsyncLease):
         raise OpenTransaction(
             f"the lock {self.name!r} was released while an order that began under it has its "
             f"transaction open: others could take it before the order commits. Put "
-            f"@lock_view below @idempotent, or take a blocking lock; in_atomic='allow' is for "
-            f"a lock that protects nothing in a database",
+            f"@lock_view below @idempotent; in_atomic='allow' is for a lock that protects nothing "
+            f"in a database",
             name=self.name,
         )
 

@@ -129,7 +129,7 @@ def _names(orders: Orders) -> Iterator[CheckMessage]:
             yield message("E103", text, hint)
         elif known[database].get("AUTOCOMMIT") is False:  # the end of a block is not a COMMIT then
             text = f"orders cannot commit in the database {database!r}: it has AUTOCOMMIT False"
-            yield message("E108", text, "Remove AUTOCOMMIT, or name another database in USING.")
+            yield message("E108", text, "Remove AUTOCOMMIT.")
     if aliases and rules.alias not in aliases:
         text = f"LOCKKIT_ORDERS['ALIAS'] is {rules.alias!r}, which LOCKKIT does not have"
         yield message("E104", text, f"Add {rules.alias!r} to LOCKKIT, or correct it.")

@@ -58,7 +58,9 @@ class OpenOrder(gate.OpenOrder):
         Raises ConfigurationError for another block or database, and OrderStopped, which you must
         not catch, if this request cannot do the order.
         """
-        raise ConfigurationError("commit_in() is for views below @idempotent(atomic=False)")
+        raise ConfigurationError(
+            "commit_in() is for views below @idempotent(atomic=False), with STORE 'database'"
+        )
 
     def respond_with(self, response: Any) -> Any:
         """Store this response with the effects, inside ``commit_in``; returns it.
@@ -66,7 +68,9 @@ class OpenOrder(gate.OpenOrder):
         It is rendered now, and it is what the client gets. Raises ConfigurationError outside of
         ``commit_in``, and for a status that is not stored.
         """
-        raise ConfigurationError("respond_with() is for views below @idempotent(atomic=False)")
+        raise ConfigurationError(
+            "respond_with() is for views below @idempotent(atomic=False), with STORE 'database'"
+        )
 
     @property
     def is_async(self) -> bool:

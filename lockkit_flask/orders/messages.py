@@ -12,7 +12,7 @@ NO_ENGINE = (
 )
 AUTOCOMMIT = (
     "orders need a database that rolls back: its connections have autocommit. Remove that, or "
-    "isolation_level AUTOCOMMIT, from SQLALCHEMY_ENGINE_OPTIONS, or name another bind key in USING"
+    "isolation_level AUTOCOMMIT, from SQLALCHEMY_ENGINE_OPTIONS"
 )
 CANNOT_JOIN = (
     "db.session cannot join the transaction of an order: the session that has replaced it needs a "

@@ -42,7 +42,10 @@ class OrderTable(Table):
 
     MISSING = (
         f"the database has no table {TABLE!r} for the records of orders",
-        "make it with LockKit.create_tables(), db.create_all() or a migration",
+        (
+            "make it with LockKit.create_tables(); in the database of USING, db.create_all() or a "
+            "migration does it too"
+        ),
     )
 
     def __init__(self, db: SQLAlchemy, using: str | None) -> None:

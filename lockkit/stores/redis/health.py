@@ -22,8 +22,7 @@ def eviction() -> Step[list[Finding]]:
                 "eviction",
                 "it is not known whether the Redis server evicts keys when memory is full: this "
                 "user may not ask it (INFO)",
-                "Allow the user +info; or look whether maxmemory-policy is noeviction, and silence "
-                "this check.",
+                "Allow the user +info; or look yourself whether maxmemory-policy is noeviction.",
             )
         ]
     if policy not in {"noeviction", ""}:
@@ -113,8 +112,7 @@ def persistence() -> Step[list[Finding]]:
                 "persistence",
                 "it is not known whether the Redis server persists anything: this user may not ask "
                 "it (INFO, CONFIG GET)",
-                "Allow the user +info +config|get; or look whether appendonly is yes, and silence "
-                "this check.",
+                "Allow the user +info +config|get; or look yourself whether appendonly is yes.",
             )
         ]
     if not saves[1]:
@@ -141,8 +139,8 @@ def forgetting() -> Step[list[Finding]]:
                 "persistence",
                 "restart_delay is 0, and it is not known whether the Redis server writes each vote "
                 "to disk before it answers: this user may not ask it (INFO, CONFIG GET)",
-                "Allow the user +info +config|get; or look whether appendonly is yes and "
-                "appendfsync is always, and silence this check.",
+                "Allow the user +info +config|get; or look yourself whether appendonly is yes and "
+                "appendfsync is always.",
             )
         ]
     return [

@@ -34,7 +34,10 @@ STRAYED = (
     "the row says the key prefix {!r}, so not all of it is shown: set prefix to {!r} in the row "
     "with the id {!r}"
 )
-MISNAMED = "its row says another name than its id: delete the row with the id {!r}"
+MISNAMED = (
+    "its row says another name than its id, and may be held: once its holder has ended, delete the "
+    "row with the id {!r}"
+)
 
 DAY = 24 * 3600 * SECOND
 PRUNE_EVERY = 32
