@@ -1110,9 +1110,9 @@ def test_what_it_is_not_for(context: Flask) -> None:
     async def in_loop() -> None:
         alocks["default"].lock("a", until="commit")  # type: ignore[call-arg]
 
-    with pytest.raises(ConfigurationError, match="sync_to_async"):
+    with pytest.raises(ConfigurationError, match="blocking client"):
         locked("a", until="commit")(in_loop)
-    with pytest.raises(ConfigurationError, match="sync_to_async"):
+    with pytest.raises(ConfigurationError, match="blocking client"):
         context.ensure_sync(in_loop)()
     bare = Flask("bare")
     bare.config["LOCKKIT_URL"] = "memory://"
