@@ -90,7 +90,7 @@ def test_under_asyncio(client: LockClient) -> None:
 
 def test_max_hold(client: LockClient) -> None:
     short = LockClient(client.store, client.settings._replace(max_hold=0.2))
-    lease = short.lock("x", ttl=0.3).acquire()
+    lease = short.lock("x", ttl=1.5).acquire()
     until(lambda: lease.lost)
     assert (
         why(lease) == "the lease on 'x' is lost: it was held for its MAX_HOLD of 0.2 s, and expired"
