@@ -65,7 +65,7 @@ def only_blocking(until: object) -> None:
     if until is not None:
         raise ConfigurationError(
             "until='commit' is for the blocking client: take the lock with locks[…] in the "
-            "blocking function that has the transaction"
+            "blocking function that has the transaction, in Django the one that sync_to_async runs"
         )
 
 
