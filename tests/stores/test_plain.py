@@ -440,6 +440,7 @@ def test_a_key_of_another_type_is_somebody_elses(
     info = locks.inspect(NAME)
     assert info is not None
     assert info.state is LockState.DAMAGED
+    assert "belongs to another program: lock another name" in info.damage
     assert locks.repair(NAME) is False
     assert other.llen(NAME) == 1
 

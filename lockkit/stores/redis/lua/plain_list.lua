@@ -4,7 +4,7 @@
 -- without a TTL.
 local damage = ''
 local value = redis.pcall('GET', KEYS[6])
-if type(value) == 'table' then damage = 'its key, which is of another type,' end
+if type(value) == 'table' then damage = 'its key' end
 local known = readable(redis.pcall('HMGET', KEYS[1], 'r', 't')) or { '?' }
 local record = known[1] or ''
 if known[1] and not is_whole(record) then record, damage = '', 'its record' end

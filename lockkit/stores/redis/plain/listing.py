@@ -157,6 +157,9 @@ def _seconds(left: int) -> float | None:
 
 
 def _damaged(name: str, what: str) -> str:
-    if what.startswith("its key"):
-        return f"{what} cannot be read, so it may be held: DEL the key in redis-cli"
+    if what == "its key":
+        return (
+            "its key is of another type, so it belongs to another program: "
+            "lock another name, or set another KEY_PREFIX"
+        )
     return f"{what} cannot be read, so it may be held: {repair_command(name)}"
