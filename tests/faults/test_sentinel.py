@@ -13,7 +13,7 @@ from typing import Any, Self
 import pytest
 import redis
 from redis import sentinel
-from redis_family import CALM, HOST, SERVICE, SOON, SentinelGroup, until
+from redis_family import CALM, HOST, SERVICE, SOON, Member, SentinelGroup, SentinelServer, until
 from rushing import Rush
 
 import lockkit
@@ -22,6 +22,7 @@ from lockkit.testing.blocking import AnyClient, Api, connect
 from lockkit.testing.servers import RedisServer
 
 TTL = 4.0
+PATIENT = {"socket_timeout": 10.0}
 
 
 @pytest.fixture
@@ -333,3 +334,23 @@ def test_sentinels_that_watch_no_such_service(group: SentinelGroup, client: AnyC
     with pytest.raises(lockkit.BackendUnavailable, match="'pub': they watch no such service"):
         stranger.lock("stock:42").acquire()
     stranger.close()
+
+
+@pytest.mark.parametrize("api", ["sync", "async"])
+@pytest.mark.parametrize(
+    ("login", "said"),
+    [
+        ({}, r"wants a password: OPTIONS\['sentinel'\] = {'password': …}"),
+        ({"password": "of-servers"}, r"refuses .* the password in OPTIONS\['sentinel'\]"),
+    ],
+)
+def test_a_password_that_only_the_sentinels_want(
+    api: Api, login: dict[str, str], said: str
+) -> None:
+    """That of the servers, in the URL or in OPTIONS, is not for them."""
+    with Member(like=None) as master, SentinelServer(master, password="secret") as asked:
+        url = f"redis+sentinel://{asked.address}/{SERVICE}"
+        client = connect(api, url, options={"sentinel": {**PATIENT, **login}})
+        with pytest.raises(lockkit.BackendUnavailable, match=f"{asked.address}: .*{said}"):
+            client.lock("stock:42").acquire()
+        client.close()

@@ -20,7 +20,7 @@ from lockkit.model.settings import AliasSettings
 from lockkit.runtime.run import run
 from lockkit.runtime.wires import CallWire
 from lockkit.stores.redis.connections import OwnConnections, exchange
-from lockkit.stores.redis.failures import MasterUnknown
+from lockkit.stores.redis.failures import REFUSALS, MasterUnknown
 from lockkit.stores.redis.hosts import Node, Remap, read_hosts, remapped, text_of
 from lockkit.stores.redis.protocol import pack
 from lockkit.stores.redis.settings import Maker, maker
@@ -30,6 +30,12 @@ EXAMPLE = "redis+sentinel://user:password@sentinel1:26379,sentinel2,sentinel3/se
 PATIENCE = 0.5
 """Seconds to wait for a Sentinel. A shorter socket_timeout in OPTIONS applies instead, and so does
 any in OPTIONS['sentinel']."""
+
+OF_SENTINELS = {
+    REFUSALS["NOAUTH"]: "the Sentinel wants a password: OPTIONS['sentinel'] = {'password': …}",
+    REFUSALS["WRONGPASS"]: "the Sentinel refuses the user or the password in OPTIONS['sentinel']",
+}
+"""What a refusal means, said by a Sentinel: the servers' user and password are not for it."""
 
 
 class MasterSettings(NamedTuple):
@@ -120,7 +126,10 @@ def discover(master: MasterSettings, silent: set[Node]) -> Step[Node]:
 def _reason(error: BackendError) -> str:
     if "No such master" in str(error.__cause__):
         return "they watch no such service"
-    return str(error)
+    said = str(error)
+    for words, meaning in OF_SENTINELS.items():
+        said = said.replace(words, meaning)
+    return said
 
 
 def _read(reply: Any) -> MasterReply | None:
