@@ -354,3 +354,12 @@ def test_a_password_that_only_the_sentinels_want(
         with pytest.raises(lockkit.BackendUnavailable, match=f"{asked.address}: .*{said}"):
             client.lock("stock:42").acquire()
         client.close()
+
+
+@pytest.mark.parametrize("api", ["sync", "async"])
+def test_a_url_of_sentinels_that_leads_to_a_server(api: Api, redis_server: RedisServer) -> None:
+    url = redis_server.url.replace("redis://", "redis+sentinel://").replace("/0", f"/{SERVICE}")
+    client = connect(api, url, options={"sentinel": PATIENT})
+    with pytest.raises(lockkit.BackendUnavailable, match=r"not a Sentinel: .*, usually 26379$"):
+        client.lock("stock:42").acquire()
+    client.close()

@@ -20,7 +20,7 @@ from lockkit.model.settings import AliasSettings
 from lockkit.runtime.run import run
 from lockkit.runtime.wires import CallWire
 from lockkit.stores.redis.connections import OwnConnections, exchange
-from lockkit.stores.redis.failures import REFUSALS, MasterUnknown
+from lockkit.stores.redis.failures import REFUSALS, SENTINEL, MasterUnknown
 from lockkit.stores.redis.hosts import Node, Remap, read_hosts, remapped, text_of
 from lockkit.stores.redis.protocol import pack
 from lockkit.stores.redis.settings import Maker, maker
@@ -127,6 +127,8 @@ def _reason(error: BackendError) -> str:
     if "No such master" in str(error.__cause__):
         return "they watch no such service"
     said = str(error)
+    if SENTINEL in said:
+        return "the server is not a Sentinel: Sentinels have a port of their own, usually 26379"
     for words, meaning in OF_SENTINELS.items():
         said = said.replace(words, meaning)
     return said
