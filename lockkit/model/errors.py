@@ -173,7 +173,7 @@ class StoreRefused(BackendUnavailable):
 class DamagedRecord(BackendUnavailable):
     """The store answers, but its record of the name cannot be read, so the name may be held.
 
-    Nothing was granted, extended or deleted. ``locks release NAME --damaged`` deletes the record.
+    Nothing was granted, extended or deleted. ``locks show NAME`` says what repairs it.
     """
 
 

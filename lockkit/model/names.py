@@ -93,12 +93,13 @@ def _check_unusual(text: str) -> str:
     return text
 
 
-def repair_command(name: str, program: str = "locks") -> str:
-    """The command that deletes a damaged record. The name is quoted for a shell, because a request
-    may have chosen it. Output escapes backslashes in names, and the command reads them back."""
+def repair_command(name: str, program: str = "locks", verb: str = "release --damaged") -> str:
+    """The command that deletes a damaged record, or does what ``verb`` says. The name is quoted for
+    a shell: a request may have chosen it. The command reads back the backslashes that are escaped
+    in output."""
     from shlex import quote
 
-    return f"{program} release --damaged {'-- ' * name.startswith('-')}{quote(name)}"
+    return f"{program} {verb} {'-- ' * name.startswith('-')}{quote(name)}"
 
 
 class Field(NamedTuple):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from lockkit.leases.client import LockClient
+from lockkit.model.names import repair_command
 from lockkit.model.types import LockInfo, LockState
 from lockkit.operate.caution import DRY_RUN, audit, operator, refusal
 from lockkit.operate.columns import details
@@ -46,6 +47,12 @@ def _is_endless(info: LockInfo) -> bool:
     return info.state is LockState.HELD and info.left is None
 
 
+def _is_repaired_by_name(info: LockInfo) -> bool:
+    """Whether it is damaged, and ``--damaged`` repairs it: not a key that many names share, nor one
+    of another program."""
+    return info.state is LockState.DAMAGED and repair_command(info.name, "") in info.damage
+
+
 def _repaired(client: LockClient, info: LockInfo, by: str) -> bool:
     """Delete the record of the lock, and that of its order."""
     name, done = info.name, client.repair(info.name, by=by, shown=info)
@@ -67,7 +74,7 @@ _RELEASE = _Change(
 
 _REPAIR = _Change(
     "release --damaged", "delete", "deleted", "damaged",
-    lambda info: info.state is LockState.DAMAGED,
+    _is_repaired_by_name,
     "Delete the record of this name? If somebody holds it, somebody else can get it as well.",
     _repaired,
     "it can be read now, or the lock of the order is held",
@@ -143,12 +150,13 @@ def _nothing(kind: _Change, rows: list[Row], where: str) -> str:
     states = {row.info.state for row in rows if row.is_now}
     if kind is _GIVE_TTL:
         return f"has a TTL, or nobody holds it in {where}"
+    damage = next((row.info.damage for row in rows if row.info.state is LockState.DAMAGED), None)
+    if damage is not None and kind.verb != "resolve":
+        return f"is damaged: {escape(damage)}"
     if kind.verb != "release":
         return f"is not {kind.state} in {where}"
     if LockState.ORPHAN in states:
         return "is an orphan, see locks resolve"
-    if LockState.DAMAGED in states:
-        return "is damaged; --damaged deletes its record"
     if any(_is_endless(row.info) for row in rows):
         return "has no TTL; --missing-ttl gives it one"
     return "has no holder with a fencing token" if states else f"is free in {where}"
@@ -173,7 +181,9 @@ def _unasked(name: str, rows: list[Row], stores: Stores) -> str:
 def _check_name(arguments: argparse.Namespace, rows: list[Row]) -> None:
     """Raise UsageError if a clipped name fits several names, or if it fits one that nobody would
     look at: with --yes and without --fence."""
-    name, names = escape(arguments.name), list(dict.fromkeys(row.info.name for row in rows))
+    infos = [row.info for row in rows]
+    fit = [i for i in infos if i.state is not LockState.DAMAGED or _is_repaired_by_name(i)]
+    name, names = escape(arguments.name), list(dict.fromkeys(info.name for info in fit))
     if len(names) > 1:
         raise UsageError(f"{name} is clipped, and fits {', '.join(map(escape, names))}")
     is_clipped = names not in ([], [arguments.name])

@@ -86,8 +86,8 @@ def run_program(arguments: argparse.Namespace, stores: Stores, console: Console)
             console.complain(printable(str(error)))
             return Exit.NOT_ACQUIRED
         except DamagedRecord as error:
-            command = escape(repair_command(arguments.name, console.program))
-            console.complain(f"{printable(str(error))}: {command}")
+            command = escape(repair_command(arguments.name, console.program, "show"))
+            console.complain(f"{printable(str(error))}: see {command}")
             return Exit.ERROR
         return _run_under(lease, program, console)
 

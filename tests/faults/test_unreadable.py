@@ -24,6 +24,7 @@ from lockkit.leases.lease import give_back
 from lockkit.model.errors import DamagedRecord, LayoutMismatch
 from lockkit.model.types import LockState
 from lockkit.operate.commands import Exit
+from lockkit.operate.text import escape
 from lockkit.stores.redis.layout import Keys, bucket_of
 from lockkit.stores.redis.plain.keys import PlainKeys
 from lockkit.testing.blocking import AnyClient, Api, BlockingClient, connect
@@ -324,11 +325,48 @@ def test_the_command_that_repairs_a_name_can_be_typed_in_a_shell(
         client.lock(HOSTILE).acquire().release()
     with lockkit.connect(spoil(place, redis_server)) as client:
         (line,) = re.findall("locks release (.*)", locks(client, "show", "--", HOSTILE).out)
+        refused = locks(client, "release", "--yes", "--", escape(HOSTILE))
+        assert refused.err.endswith(f"locks release {line}\n")
         reason = ("--yes", "--reason", "ticket 7")
         assert locks(client, "release", *reason, *shlex.split(line)).status == Exit.OK
         said = r"an operator repaired its record \ds ago: \S+ uid=\d+.*: ticket 7"
         assert re.search(said, locks(client, "show", "--", HOSTILE).out)  # the store keeps it
         assert client.lock(HOSTILE).acquire(timeout=0).release()
+
+
+def _a_bucket(server: RedisServer) -> tuple[str, str]:
+    key = Keys("lockkit").bucket(bucket_of("a")).decode()
+    with server.client() as admin:
+        admin.set(key, "something else")
+    return server.url, f'DEL "{key}" in redis-cli'
+
+
+def _a_plain_key(server: RedisServer) -> tuple[str, str]:
+    with server.client() as admin:
+        admin.hset("a", "sku", "7")
+    return f"{server.url}?protocol=plain", "it belongs to another program"
+
+
+@pytest.mark.parametrize("spoil", [_a_bucket, _a_plain_key])
+@pytest.mark.parametrize("flag", [[], ["--damaged"]])
+def test_damage_that_the_command_does_not_repair(
+    spoil: Callable[[RedisServer], tuple[str, str]],
+    flag: list[str],
+    redis_server: RedisServer,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It says what is damaged, and promises and tries nothing."""
+    redis_server.flush()
+    url, said = spoil(redis_server)
+    with lockkit.connect(url) as client:
+        refused = locks(client, "release", "a", *flag, "--yes")
+        assert refused.status == Exit.ERROR
+        assert "a is damaged: it" in refused.err
+        assert said in refused.err
+        assert "--damaged" not in refused.err
+        assert not [line for line in caplog.records if line.name == "lockkit.audit"]
+        assert "locks show a" in locks(client, "run", "a", "--", "true").err
+        assert said in " ".join(locks(client, "show", "a").out.split())
 
 
 def test_an_operator_deletes_what_cannot_be_read(tmp_path: Path) -> None:
