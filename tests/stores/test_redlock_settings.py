@@ -38,7 +38,7 @@ def guarded() -> Iterator[Nodes]:
         ("redlock://h1,h2,secret@h3", "at least 3|does not name its nodes"),
         ("redlock://a:secret@h1,a:secret@h2,a:secret@h3", "does not name its nodes"),
         ("redlock://h1,h2,h3/zero", "number of a database"),
-        (f"{THREE}?socket_timout=1", "not a Redis URL"),
+        (f"{THREE}?socket_timout=1", "not a Redis URL; that of one server looks like"),
         (f"{THREE}?socket_timeout=0", "socket_timeout"),
         (f"{THREE}?restart_delay=soon", "restart_delay .* must be seconds"),
         (f"{THREE}?restart_delay=-1", "restart_delay"),
@@ -60,7 +60,7 @@ def test_a_malformed_url_is_a_configuration_error(module: Any, location: str, to
         ({"restart_delay": None}, "restart_delay"),
         ({"restart_delay": True}, "restart_delay"),
         ({"socket_timeout": -1}, "socket_timeout"),
-        ({"ssl_ca_certs": "/ca.pem"}, "rediss://"),
+        ({"ssl_ca_certs": "/ca.pem"}, "redlocks://"),
         ({"password": b"secret"}, "password.*of type bytes"),
     ],
 )

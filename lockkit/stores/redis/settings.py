@@ -103,7 +103,7 @@ def maker(
         made()  # finds options in the URL that redis-py does not know
     except (ValueError, TypeError, RedisError):
         raise ConfigurationError(
-            f"{settings.place} is not a Redis URL; it looks like "
+            f"{settings.place} is not a Redis URL; that of one server looks like "
             f"redis://user:password@host:6379/0, rediss://… or unix:///path?db=0"
             f"{_unescaped(settings)}{_hint(settings)}"
         ) from None
@@ -166,8 +166,8 @@ def _check_tls(settings: AliasSettings) -> None:
     for option in settings.options:
         if option.startswith("ssl_") and not settings.location.startswith("rediss://"):
             raise ConfigurationError(
-                f"OPTIONS[{option!r}] of {settings.title} is for TLS: "
-                "its URL must begin with rediss://"
+                f"OPTIONS[{option!r}] of {settings.title} is for TLS: its URL must be one with "
+                "TLS, rediss://, rediss+sentinel://, rediss+cluster:// or redlocks://"
             )
 
 
@@ -188,7 +188,8 @@ def _hint(settings: AliasSettings) -> str:
     """The query may hold a password, so it is not shown."""
     if "?" in settings.location:
         near = near_option(settings.location, [*OPTIONS, *BESIDE])
-        return "; other options of the driver go into OPTIONS, and ssl_… needs rediss://" + near
+        tls = "ssl_… needs a URL with TLS, such as rediss://"
+        return f"; other options of the driver go into OPTIONS, and {tls}{near}"
     return ""
 
 
