@@ -60,13 +60,13 @@ class RedisOrderRecords:
     """
 
     def __init__(self, locks: LockClient | AsyncLockClient) -> None:
-        """Raises ConfigurationError if that alias is not in Redis."""
+        """Raises ConfigurationError if the store of that alias keeps no records."""
         records = locks.store.records()
         if records is None:
             raise ConfigurationError(
                 f"LOCKKIT_ORDERS['STORE'] is 'redis', but the lock alias "
-                f"{locks.settings.alias!r} is not in Redis: give it a redis:// LOCATION, or name "
-                f"another alias in ALIAS"
+                f"{locks.settings.alias!r} keeps no records. That needs redis:// without "
+                "protocol=plain, redis+sentinel:// or redis+cluster://: name such an alias in ALIAS"
             )
         self._perform: Any = locks.perform
         self._records = records

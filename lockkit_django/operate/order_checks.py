@@ -134,8 +134,11 @@ def _names(orders: Orders) -> Iterator[CheckMessage]:
         text = f"LOCKKIT_ORDERS['ALIAS'] is {rules.alias!r}, which LOCKKIT does not have"
         yield message("E104", text, f"Add {rules.alias!r} to LOCKKIT, or correct it.")
     elif rules.claims and not _is_redis(rules.alias):
-        text = f"LOCKKIT_ORDERS['STORE'] is 'redis', and the lock alias {rules.alias!r} is not"
-        yield message("E107", text, "Give ALIAS a redis:// location, or leave STORE 'database'.")
+        text = (
+            f"LOCKKIT_ORDERS['STORE'] is 'redis', and lock alias {rules.alias!r} keeps no records"
+        )
+        hint = "Give ALIAS a redis:// location without protocol=plain, or leave STORE 'database'."
+        yield message("E107", text, hint)
 
 
 def _databases(using: str | None) -> set[str]:

@@ -657,9 +657,11 @@ def test_the_least_permissions_suffice() -> None:
         locks.close()
 
 
-def test_records_need_redis() -> None:
-    client = lockkit.connect("memory://")
-    with pytest.raises(ConfigurationError, match=r"STORE.*'default' is not in Redis"):
+@pytest.mark.parametrize("url", ["memory://", "redis://h?protocol=plain", "redlock://h1,h2,h3"])
+def test_records_need_redis(url: str) -> None:
+    client = lockkit.connect(url)
+    said = r"STORE.*'default' keeps no records\. That needs redis:// without protocol=plain, "
+    with pytest.raises(ConfigurationError, match=said):
         RedisOrderRecords(client)
     assert list(orphans(client)) == []
     client.close()
@@ -667,7 +669,7 @@ def test_records_need_redis() -> None:
 
 async def test_records_need_redis_awaited() -> None:
     client = aio.connect("memory://")
-    with pytest.raises(ConfigurationError, match="not in Redis"):
+    with pytest.raises(ConfigurationError, match="keeps no records"):
         RedisOrderRecords(client)
     await client.close()
 

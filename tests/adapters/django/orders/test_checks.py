@@ -69,6 +69,15 @@ def test_each_check_speaks_up(expected: str, changes: dict[str, Any]) -> None:
         assert shown_until_silenced(f"lockkit.{expected}")
 
 
+@pytest.mark.parametrize("url", ["memory://", "redis://h?protocol=plain", "redlock://h1,h2,h3"])
+def test_a_store_without_records(url: str) -> None:
+    with override_settings(LOCKKIT_ORDERS=CLAIMS, LOCKKIT={"default": {"LOCATION": url}}):
+        (found,) = check_orders()
+    assert found.msg.endswith("lock alias 'default' keeps no records")
+    assert found.hint is not None
+    assert "redis:// location without protocol=plain" in found.hint
+
+
 def test_a_hook_that_cannot_be_imported_is_told_with_its_reason() -> None:
     with override_settings(LOCKKIT_ORDERS={**ALL, "SCOPE": "no_such_module.x"}):
         (found,) = check_orders()
