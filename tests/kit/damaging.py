@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from steps import Steps
 
 from lockkit.model.errors import DamagedRecord, LayoutMismatch, LockError
+from lockkit.model.names import repair_command
 from lockkit.model.types import Grant, Kind, LockInfo, LockState, Mode, Owner, Request
 from lockkit.operate.columns import WIDE, as_json
 from lockkit.operate.inspect import stuck
@@ -199,9 +200,11 @@ def _check_repair(store: Used, before: Any, rows: list[LockInfo]) -> None:
 
 
 def _is_ours_to_repair(row: LockInfo) -> bool:
-    """Whether it is damaged, but not a key of another program."""
+    """Whether it is damaged, but not a key that many names share, nor one of another program."""
     found = stuck(row)
-    return found is not None and found.code in ("damaged", "no-ttl") and "DEL" not in row.damage
+    if found is None or found.code != "damaged":
+        return found is not None and found.code == "no-ttl"
+    return repair_command(row.name, "") in row.damage
 
 
 def _outcome(step: Callable[[], object]) -> object:

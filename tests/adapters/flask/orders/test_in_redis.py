@@ -383,7 +383,7 @@ def test_a_record_of_a_newer_release_is_503_and_never_a_second_run(
 
 def test_the_locks_must_be_in_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOCKKIT_URL", raising=False)
-    with pytest.raises(lockkit.ConfigurationError, match="Redis"):
+    with pytest.raises(lockkit.ConfigurationError, match="That needs redis://"):
         create_app(tmp_path / "paid", "memory://")
     with pytest.raises(lockkit.ConfigurationError, match="USING"):
         create_app(tmp_path / "paid", "redis://127.0.0.1:1/0", USING="other")
