@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -330,6 +331,25 @@ def test_a_client_says_itself_where_its_server_is() -> None:
     backend = "lockkit.stores.redis.handed.HandedStore"
     with pytest.raises(lockkit.ConfigurationError, match="'redis://'"):
         lockkit.connect("redis://elsewhere", backend=backend, options={"client": redis.Redis()})
+
+
+def test_a_cluster_has_a_backend_of_its_own() -> None:
+    cluster = SimpleNamespace(nodes_manager=None)
+    backend = "lockkit.stores.redis.handed.HandedStore"
+    with pytest.raises(lockkit.ConfigurationError, match="HandedClusterStore"):
+        lockkit.connect("redis://", backend=backend, options={"client": cluster})
+
+
+@pytest.mark.parametrize("resp", [2, 3])
+def test_a_client_without_the_password(resp: int) -> None:
+    """RESP 3 begins with a greeting, whose refusal has other words."""
+    with (
+        RedisServer(password="sesame") as server,
+        redis.Redis(port=server.port, protocol=resp) as client,
+        lockkit.connect(client=client) as locks,
+        pytest.raises(lockkit.StoreRefused, match=r"the client that was handed over \(NOAUTH\)"),
+    ):
+        locks.lock("stock:42").acquire(timeout=0)
 
 
 def test_the_password_of_a_client_is_shown_nowhere() -> None:

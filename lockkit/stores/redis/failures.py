@@ -29,7 +29,7 @@ REFUSALS = {
     "MASTERDOWN": "the replica has lost its primary",
     "NOREPLICAS": "the server has too few replicas (min-replicas-to-write)",
     "NOAUTH": "the server wants a password: put it into the URL, as in redis://:password@host, or "
-    "into OPTIONS['password']",
+    "into OPTIONS['password'], or into the client that was handed over",
     "WRONGPASS": "the server refuses the user or the password",
     "NOPERM": "the user lacks a permission lockkit needs (docs/redis.md has an ACL line)",
     "DB": "the server has no database of the number in the URL",
@@ -68,6 +68,9 @@ DEMOTED = "READONLY", "NOREPLICAS", "MASTERDOWN"
 
 BEFORE_7 = re.compile(r"^Error running script .*@user_script: \d+: -(?=[A-Z]+ )")
 """What Redis 6.2 puts in front of the error of a command in a script."""
+
+UNKNOWN_USER = "unauthenticated", "HELLO must be called with the client already authenticated"
+"""How Redis and redis-py, which strips the code, say NOAUTH."""
 
 REFUSED_WITHIN = "user executing the script can't", "ACL failure in script"
 """How Redis, before and since 7.2, refuses a command within a script. What the script did before
@@ -239,7 +242,7 @@ def _refused(message: str) -> BackendError:
     if code in REFUSALS:
         kind = StoreRefused if code in FOR_GOOD else BackendUnavailable
         return kind(f"{REFUSALS[code]} ({code})")
-    if "Authentication required" in message or "unauthenticated" in message:
+    if any(words in message for words in ("Authentication required", *UNKNOWN_USER)):
         return StoreRefused(f"{REFUSALS['NOAUTH']} (NOAUTH)")
     if "authentication" in message.lower() or "password" in message.lower():
         return StoreRefused(REFUSALS["WRONGPASS"])

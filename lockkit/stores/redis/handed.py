@@ -40,7 +40,13 @@ class Handed(ScriptSteps):
     @classmethod
     def from_settings(cls, settings: AliasSettings) -> Self:
         """Raises ConfigurationError for anything but a client of redis-py."""
-        return cls.from_pool(settings, pool_of(options_of(settings)[OPTION]))
+        client = options_of(settings)[OPTION]
+        if hasattr(client, "nodes_manager"):
+            raise ConfigurationError(
+                f"the client of {settings.title} is for a Redis Cluster: its BACKEND is "
+                "lockkit.stores.redis.handed_cluster.HandedClusterStore"
+            )
+        return cls.from_pool(settings, pool_of(client))
 
     @classmethod
     def from_pool(cls, settings: AliasSettings, pool: Any) -> Self:
