@@ -202,9 +202,8 @@ def _check_repair(store: Used, before: Any, rows: list[LockInfo]) -> None:
 def _is_ours_to_repair(row: LockInfo) -> bool:
     """Whether it is damaged, but not a key that many names share, nor one of another program."""
     found = stuck(row)
-    if found is None or found.code != "damaged":
-        return found is not None and found.code == "no-ttl"
-    return repair_command(row.name, "") in row.damage
+    is_endless = found is not None and found.code == "no-ttl"
+    return is_endless or repair_command(row.name, "") in row.damage
 
 
 def _outcome(step: Callable[[], object]) -> object:

@@ -69,8 +69,12 @@ DEMOTED = "READONLY", "NOREPLICAS", "MASTERDOWN"
 BEFORE_7 = re.compile(r"^Error running script .*@user_script: \d+: -(?=[A-Z]+ )")
 """What Redis 6.2 puts in front of the error of a command in a script."""
 
-UNKNOWN_USER = "unauthenticated", "HELLO must be called with the client already authenticated"
-"""How Redis and redis-py, which strips the code, say NOAUTH."""
+NO_PASSWORD = (
+    "Authentication required",
+    "unauthenticated",
+    "HELLO must be called with the client already authenticated",
+)
+"""How servers say NOAUTH, where redis-py strips the code or there is none."""
 
 REFUSED_WITHIN = "user executing the script can't", "ACL failure in script"
 """How Redis, before and since 7.2, refuses a command within a script. What the script did before
@@ -242,7 +246,7 @@ def _refused(message: str) -> BackendError:
     if code in REFUSALS:
         kind = StoreRefused if code in FOR_GOOD else BackendUnavailable
         return kind(f"{REFUSALS[code]} ({code})")
-    if any(words in message for words in ("Authentication required", *UNKNOWN_USER)):
+    if any(words in message for words in NO_PASSWORD):
         return StoreRefused(f"{REFUSALS['NOAUTH']} (NOAUTH)")
     if "authentication" in message.lower() or "password" in message.lower():
         return StoreRefused(REFUSALS["WRONGPASS"])
